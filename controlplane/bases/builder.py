@@ -1,0 +1,218 @@
+"""Building a base: the locked packages, installed by mmdebstrap into one reproducible tar.
+
+``cache_dir`` holds ``debs/`` (package files) and ``bases/<name>-<key>/`` (``rootfs.tar``, ``base.json``),
+where the key is the recipe's digest: lock, customize script and the options below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.bases.aptsources import host_mirrors
+from controlplane.bases.debs import APT_HELPER, fetch_packages, write_repository
+from controlplane.bases.lock import Lock, LockedPackage, read_lock
+from controlplane.bases.process import run_tool
+from controlplane.errors import Permanent, Retryable
+from controlplane.ids import check_name
+
+BUILD_TIMEOUT_S = 900.0
+_OPTIONS = (
+    "--variant=essential",
+    "--format=tar",
+    '--aptopt=APT::Install-Recommends "false"',
+    '--aptopt=APT::Sandbox::User "root"',
+    "--dpkgopt=force-unsafe-io",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    "--dpkgopt=path-exclude=/usr/share/info/*",
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+)
+_NEEDED = {"mmdebstrap": "mmdebstrap", "dpkg-deb": "dpkg", APT_HELPER: "apt"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    folder: Path
+    lock: Lock
+    paths: dict[LockedPackage, Path]
+    home: Path
+    recipe: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A built base. ``digest``: SHA-256 of the tar, in hex; ``recipe``: of what it was built from."""
+
+    name: str
+    digest: str
+    recipe: str
+    rootfs_tar: Path
+
+
+def recipe_digest(name: str, images_dir: Path) -> str:
+    """Digest of all that a base is built from, in hex, without building it.
+
+    Permanent ``unknown_base``, ``base_lock_missing`` or ``base_lock_invalid``."""
+    folder = _folder(name, images_dir)
+    digest = hashlib.sha256(read_lock(folder / "lock.json").fingerprint().encode())
+    for script in ("prepare", "customize"):
+        digest.update((folder / script).read_bytes())
+    digest.update("\n".join(_OPTIONS).encode())
+    return digest.hexdigest()
+
+
+async def ensure_base(
+    name: str, *, cache_dir: Path, images_dir: Path, progress: Callable[[str], None], apt_dir: Path = Path("/etc/apt")
+) -> Base:
+    """The built base, from the cache or made now (half a minute, more where packages must be fetched).
+
+    Any number of processes may ask at once: one builds, the others wait for it. Permanent
+    ``base_tools_missing``, ``base_package_gone`` (run images/lock), ``base_build_failed``; Retryable
+    ``mirror_unreachable``, ``disk_full``.
+    """
+    folder = _folder(name, images_dir).resolve()
+    recipe = await asyncio.to_thread(recipe_digest, name, images_dir)
+    home = cache_dir / "bases" / f"{name}-{recipe[:24]}"
+    if found := _built(name, recipe, home):
+        return found
+    home.parent.mkdir(parents=True, exist_ok=True)
+    async with _locked(home.with_suffix(".lock"), progress):
+        if found := _built(name, recipe, home):
+            return found
+        lock = read_lock(folder / "lock.json")
+        await _check_host(lock)
+        try:
+            paths = await fetch_packages(lock, cache_dir / "debs", host_mirrors(apt_dir), progress)
+            await _build(_Job(folder=folder, lock=lock, paths=paths, home=home, recipe=recipe), progress)
+        except OSError as error:
+            raise Retryable(
+                "disk_full",
+                f"The base {name} could not be written: {error.strerror}.",
+                after_s=60,
+                hint=f"A base needs 2 GB below {cache_dir}.",
+            ) from error
+    built = _built(name, recipe, home)
+    assert built is not None
+    return built
+
+
+def _folder(name: str, images_dir: Path) -> Path:
+    folder = images_dir / check_name(name, "base")
+    if not (folder / "packages.txt").is_file():
+        known = sorted(path.parent.name for path in images_dir.glob("*/packages.txt"))
+        raise Permanent("unknown_base", f"There is no base {name!r}.", hint=f"Known: {', '.join(known)}.")
+    return folder
+
+
+def _built(name: str, recipe: str, home: Path) -> Base | None:
+    try:
+        body = json.loads((home / "base.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return Base(name=name, digest=body["digest"], recipe=recipe, rootfs_tar=home / "rootfs.tar")
+
+
+@contextlib.asynccontextmanager
+async def _locked(path: Path, progress: Callable[[str], None]) -> AsyncIterator[None]:
+    """Holds the file lock ``path``; the kernel drops it when its holder dies."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        told = False
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    progress("waiting for another process that builds this base")
+                told = True
+                await asyncio.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+async def _check_host(lock: Lock) -> None:
+    missing = [package for tool, package in _NEEDED.items() if shutil.which(tool) is None]
+    if missing:
+        raise Permanent(
+            "base_tools_missing",
+            f"A base cannot be built here without {', '.join(missing)}.",
+            hint=f"Run: apt-get install -y {' '.join(missing)}",
+        )
+    _, arch = await run_tool(["dpkg", "--print-architecture"], timeout_s=30)
+    if arch.strip() != lock.arch:
+        raise Permanent(
+            "base_lock_invalid",
+            f"The lock is for {lock.arch}; this host is {arch.strip()}.",
+            hint="Run images/lock on this host.",
+        )
+
+
+async def _build(job: _Job, progress: Callable[[str], None]) -> None:
+    scratch = job.home.with_name(f".{job.home.name}.new")
+    await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+    try:
+        scratch.mkdir(mode=0o755)
+        await write_repository(job.lock.suite, job.paths, scratch / "repository")
+        progress(f"installing {len(job.paths)} packages")
+        await _mmdebstrap(job, scratch)
+        await asyncio.to_thread(_seal, job, scratch)
+        progress("the base is built")
+    finally:
+        await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+
+
+async def _mmdebstrap(job: _Job, scratch: Path) -> None:
+    (scratch / "tmp").mkdir(mode=0o755)
+    argv = [
+        "mmdebstrap",
+        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+        f"--architectures={job.lock.arch}",
+        *_OPTIONS,
+        f"--include={','.join(package.name for package in job.paths)}",
+        f"--setup-hook={job.folder / 'prepare'}",
+        f"--customize-hook={job.folder / 'customize'}",
+        job.lock.suite,
+        str(scratch / "rootfs.tar"),
+        f"deb [trusted=yes] copy:{scratch / 'repository'} ./",
+    ]
+    env = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LC_ALL": "C.UTF-8",
+        "HOME": "/root",
+        "TMPDIR": str(scratch / "tmp"),
+        "SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch),
+        "DEBIAN_FRONTEND": "noninteractive",
+    }
+    code, output = await run_tool(argv, timeout_s=BUILD_TIMEOUT_S, env=env)
+    if code != 0:
+        raise Permanent(
+            "base_build_failed",
+            f"mmdebstrap could not build the base {job.home.name}; it ended with:\n{output[-3000:].strip()}",
+        )
+
+
+def _seal(job: _Job, scratch: Path) -> None:
+    """Names the finished tar by its digest; the rename of its directory is the moment that it exists."""
+    tar = scratch / "rootfs.tar"
+    with tar.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    sealed = job.home.with_name(f".{job.home.name}.sealed")
+    shutil.rmtree(sealed, ignore_errors=True)
+    sealed.mkdir()
+    tar.rename(sealed / "rootfs.tar")
+    (sealed / "base.json").write_text(json.dumps({"digest": digest, "recipe": job.recipe}), encoding="utf-8")
+    shutil.rmtree(job.home, ignore_errors=True)
+    sealed.rename(job.home)
