@@ -39,7 +39,10 @@ class Observed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Settings that bound a plan. ``max_starts_in_flight``: sandboxes building at once, all pools together.
-    ``max_retires_in_flight``: draining at once. ``max_failures``: hard limit per lineage."""
+    ``max_retires_in_flight``: draining at once. ``max_failures``: hard limit per lineage.
+    ``ready_floor_share``: share of a pool's target that stays ready while versions are replaced.
+    ``min_remaining_s``: closer than this to its age limit a ready sandbox is not handed out, so it goes;
+    ``replace_ahead_s``: its replacement is started this much earlier still."""
 
     budget: Budget = field(default_factory=Budget)
     max_starts_in_flight: int = 8
@@ -47,6 +50,8 @@ class Limits:
     max_failures: int = 5
     ready_floor_share: float = 0.5
     adhoc_idle_s: float = 600.0
+    min_remaining_s: float = 60.0
+    replace_ahead_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
