@@ -1,0 +1,245 @@
+"""Putting the parts of a sandbox together on the host, and taking them apart again.
+
+All of it blocks (about ten milliseconds, more for large deletions) and runs in threads. ``disassemble``
+works on whatever a crash left, also on a sandbox that never came to be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from controlplane.errors import Permanent
+from controlplane.runtime.local import bundle, cgroups, kernel, records
+from controlplane.runtime.local.cgroups import Hierarchies
+from controlplane.runtime.local.idrange import IdRange
+from controlplane.runtime.local.records import SandboxPlace, SandboxRecord
+from controlplane.runtime.port import SandboxSpec
+
+_PROXY_PORT = 3128
+_BACKLOG = 512
+# The page size bounds the options of mount(2).
+_LONGEST_OPTIONS = 4000
+_AGENT_USER = {"name": "agent", "uid": 1000, "gid": 1000, "home": "/home/agent"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a sandbox is assembled from. ``layers``: lower directories, the uppermost first. ``cgroup``: its
+    path below each hierarchy's root. ``ca_bundle``: a PEM file of the host to trust inside, or None."""
+
+    spec: SandboxSpec
+    place: SandboxPlace
+    layers: list[Path]
+    ids: IdRange
+    hierarchies: Hierarchies
+    cgroup: str
+    agent: Path
+    argv: tuple[str, ...]
+    ca_bundle: Path | None
+    now: float
+
+
+def assemble(parts: Parts) -> socket.socket:
+    """Everything up to the start of the first process; returns the listening socket of the door in.
+
+    Raises OSError, Permanent ``limit_not_held`` or ``too_many_layers``.
+    """
+    place, spec = parts.place, parts.spec
+    place.root.mkdir(mode=0o711)
+    record = SandboxRecord(
+        id=spec.id,
+        image=spec.image,
+        labels=dict(spec.labels),
+        egress=spec.egress,
+        created_at=parts.now,
+    )
+    records.write(place.record, record)
+    _make_data(parts)
+    _mount_overlay(parts)
+    cgroups.create(parts.hierarchies, parts.cgroup, spec.resources, parts.ids.start)
+    _write_daemon_config(parts)
+    _write_bundle(parts)
+    return _open_door(place)
+
+
+def disassemble(place: SandboxPlace, remains: SandboxPlace, hierarchies: Hierarchies, cgroup: str, oci: Path) -> None:
+    """End every process and remove every trace. Missing: success. Raises OSError.
+
+    The OCI runtime's own delete is not used: it waits in steps of 100 ms for what cgroup.kill has done.
+    """
+    cgroups.kill(hierarchies, cgroup)
+    cgroups.remove(hierarchies, cgroup)
+    shutil.rmtree(oci, ignore_errors=True)
+    for found in (place, remains):
+        if found.root.exists():
+            kernel.unmount(found.rootfs)
+            kernel.unmount(found.data)
+    # An earlier attempt may have been cut off during the deletion.
+    shutil.rmtree(remains.root, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        place.root.rename(remains.root)
+        shutil.rmtree(remains.root)
+
+
+def stop(place: SandboxPlace, hierarchies: Hierarchies, cgroup: str) -> None:
+    """End every process and take the file system out of use; what was written stays in ``place.upper``."""
+    cgroups.kill(hierarchies, cgroup)
+    kernel.unmount(place.rootfs)
+
+
+def _make_data(parts: Parts) -> None:
+    place, owner = parts.place, parts.ids.start
+    place.data.mkdir(mode=0o711)
+    if parts.spec.resources.disk_bytes is not None:
+        _limit_disk(parts, parts.spec.resources.disk_bytes)
+    for folder, mode, uid in (
+        (place.upper, 0o755, owner),
+        (place.work, 0o700, 0),
+        (place.spool, 0o700, owner),
+        (place.engine, 0o710, owner),
+        (place.config, 0o700, owner),
+        (place.door_in.parent, 0o700, 0),
+        (place.door_out.parent, 0o711, 0),
+        (place.bundle, 0o700, 0),
+        (place.rootfs, 0o755, 0),
+    ):
+        folder.mkdir(mode=mode)
+        if uid:
+            os.chown(folder, uid, uid)
+
+
+def _limit_disk(parts: Parts, size: int) -> None:
+    """A sparse file with an ext4 of ``size`` bytes as ``data``. Raises Permanent ``limit_not_held``."""
+    image = parts.place.disk_image
+    try:
+        make_disk_image(image, size)
+        kernel.mount_image(image, parts.place.data)
+        parts.place.data.chmod(0o711)
+    except OSError as error:
+        image.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC and "loop" not in str(error):
+            raise
+        if not parts.spec.trusted:
+            raise Permanent(
+                "limit_not_held",
+                f"A disk limit cannot be held here: {error.strerror}.",
+                hint="Leave disk out of the template's resources, or let an operator mark it trusted.",
+            ) from error
+
+
+def make_disk_image(image: Path, size: int) -> None:
+    """A sparse file of ``size`` bytes with an empty ext4. Raises OSError."""
+    with image.open("xb") as file:
+        file.truncate(size)
+    # No journal: a sandbox does not outlive a crash of its host.
+    argv = ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=1"]
+    done = subprocess.run([*argv, str(image)], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise OSError(errno.EIO, f"mkfs.ext4: {done.stderr.strip()[:200]}", str(image))
+
+
+def _mount_overlay(parts: Parts) -> None:
+    place = parts.place
+    lower = ":".join(str(layer) for layer in parts.layers)
+    # volatile: nothing of it survives a crash of the host anyway, so no write waits for the disk.
+    # The rest keeps an upper directory usable as a layer, whatever this kernel's defaults are.
+    fixed = "index=off,metacopy=off,redirect_dir=off,volatile"
+    options = f"lowerdir={lower},upperdir={place.upper},workdir={place.work},{fixed}"
+    if len(options) > _LONGEST_OPTIONS:
+        raise Permanent("too_many_layers", f"Image {parts.spec.image} has {len(parts.layers)} layers, too many.")
+    kernel.mount("overlay", place.rootfs, "overlay", data=options)
+
+
+def _visible(parts: Parts) -> dict[str, str]:
+    """Hierarchy → path inside, of those that the sandbox gets to see: an engine needs all of them, commands
+    only those that limit, count and end them (each one costs time at every start of a command)."""
+    inside = cgroups.inside(parts.hierarchies)
+    if parts.hierarchies.version == 2 or parts.spec.docker:
+        return inside
+    return {name: inside[name] for name in _command_hierarchies(inside)}
+
+
+def _command_hierarchies(inside: dict[str, str]) -> list[str]:
+    wanted = ["v2", "memory", "pids", "cpu", "unified"]
+    if "unified" not in inside:
+        wanted += ["cpuacct", "freezer"]
+    return [name for name in wanted if name in inside]
+
+
+def _write_daemon_config(parts: Parts) -> None:
+    spec = parts.spec
+    inside = _visible(parts)
+    body = {
+        "sandbox_id": spec.id,
+        "key_hex": spec.door_key_hex,
+        "listen": {"fd": 3},
+        "egress_socket": f"{bundle.DOOR_OUT_INSIDE}/{parts.place.door_out.name}" if spec.egress else None,
+        "proxy_port": _PROXY_PORT,
+        "workspace": "/workspace",
+        "docker": spec.docker,
+        "user": _AGENT_USER,
+        "env": {"platform": dict(spec.platform_env), "template": dict(spec.template_env)},
+        "cgroups": {
+            "version": parts.hierarchies.version,
+            "roots": {name: inside[name] for name in _command_hierarchies(inside)},
+        },
+        "ca_bundle": bundle.CA_INSIDE if parts.ca_bundle else None,
+        "spool_dir": f"{bundle.SPOOL_INSIDE}/spool",
+    }
+    path = parts.place.config / "sandboxd.json"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+    with os.fdopen(handle, "wb") as file:
+        file.write(msgspec.json.encode(body))
+        os.fchown(file.fileno(), parts.ids.start, parts.ids.start)
+
+
+def _write_bundle(parts: Parts) -> None:
+    place, spec = parts.place, parts.spec
+    directories = parts.hierarchies.directories(f"{parts.cgroup}/{cgroups.DELEGATED}")
+    binds = [
+        (place.config, bundle.CONFIG_INSIDE, True),
+        (parts.agent, bundle.AGENT_INSIDE, True),
+        (place.spool, bundle.SPOOL_INSIDE, False),
+    ]
+    if spec.egress:
+        binds.append((place.door_out.parent, bundle.DOOR_OUT_INSIDE, True))
+    if parts.ca_bundle:
+        binds.append((parts.ca_bundle, bundle.CA_INSIDE, True))
+    if spec.docker:
+        binds.append((place.engine, "/var/lib/docker", False))
+    given = bundle.BundleInput(
+        hostname=spec.id,
+        rootfs=place.rootfs,
+        ids=parts.ids,
+        cgroup=f"{parts.cgroup}/{cgroups.DELEGATED}",
+        cgroup_version=parts.hierarchies.version,
+        cgroup_mounts={str(directories[name]): inside for name, inside in _visible(parts).items()},
+        binds=tuple(binds),
+        argv=parts.argv,
+        docker=spec.docker,
+        shm_bytes=min(spec.resources.memory_bytes // 2, 1 << 30),
+    )
+    (place.bundle / "config.json").write_text(json.dumps(bundle.config(given)), encoding="utf-8")
+
+
+def _open_door(place: SandboxPlace) -> socket.socket:
+    """The host's own listening socket: the sandbox gets the descriptor and never sees the directory, so it
+    cannot put something else in the path that the host connects to."""
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        door.bind(str(place.door_in))
+        door.listen(_BACKLOG)
+    except OSError:
+        door.close()
+        raise
+    return door

@@ -1,0 +1,143 @@
+"""The OCI bundle of a sandbox as a pure function: no I/O, the same input gives the same config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.runtime.local.idrange import IdRange
+from controlplane.runtime.local.seccomp import profile
+
+CONFIG_INSIDE = "/run/warmpool/config"
+DOOR_OUT_INSIDE = "/run/warmpool/out"
+AGENT_INSIDE = "/opt/warmpool"
+CA_INSIDE = "/run/warmpool/ca.pem"
+SPOOL_INSIDE = "/var/lib/warmpool"
+AGENT_ARGV = ("/usr/bin/python3", "-I", f"{AGENT_INSIDE}/run.py", f"{CONFIG_INSIDE}/sandboxd.json")
+
+# What Docker gives by default; all of it counts within the sandbox's user namespace only.
+_CAPABILITIES = (
+    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID"),
+    *("CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL"),
+    "CAP_AUDIT_WRITE",
+)
+_ENGINE_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_PTRACE")
+_MASKED = (
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
+    *("/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"),
+    *("/sys/devices/virtual/powercap",),
+)
+_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_ENVIRONMENT = (
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG=C.UTF-8",
+    "HOME=/root",
+    # Programs that look at pid 1's environment to learn where they are.
+    "container=warmpool",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleInput:
+    """``cgroup``: the delegated directory's path below each hierarchy's root. ``cgroup_mounts``: host
+    directory → path inside. ``binds``: (host path, path inside, read-only). ``shm_bytes``: /dev/shm."""
+
+    hostname: str
+    rootfs: Path
+    ids: IdRange
+    cgroup: str
+    cgroup_version: int
+    cgroup_mounts: Mapping[str, str]
+    binds: tuple[tuple[Path, str, bool], ...]
+    argv: tuple[str, ...] = AGENT_ARGV
+    docker: bool = False
+    shm_bytes: int = 64 * 1024 * 1024
+
+
+def config(given: BundleInput) -> dict[str, Any]:
+    """The ``config.json``."""
+    capabilities = [*_CAPABILITIES, *(_ENGINE_CAPABILITIES if given.docker else ())]
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": given.hostname,
+        "root": {"path": str(given.rootfs), "readonly": False},
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0, "umask": 0o022},
+            "args": list(given.argv),
+            "env": list(_ENVIRONMENT),
+            "cwd": "/",
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+            # No rlimits: raising one needs a capability that hosts may lack, and cgroups hold the limits.
+            "noNewPrivileges": not given.docker,
+        },
+        "mounts": _mounts(given),
+        "linux": _linux(given),
+    }
+
+
+def _linux(given: BundleInput) -> dict[str, Any]:
+    mapping = [{"containerID": 0, "hostID": given.ids.start, "size": given.ids.count}]
+    kinds = ("pid", "network", "ipc", "uts", "mount", "cgroup", "user")
+    return {
+        "cgroupsPath": f"/{given.cgroup}",
+        "namespaces": [{"type": kind} for kind in kinds],
+        "uidMappings": mapping,
+        "gidMappings": mapping,
+        "resources": {"devices": _devices()},
+        "maskedPaths": [] if given.docker else list(_MASKED),
+        "readonlyPaths": [] if given.docker else list(_READ_ONLY),
+        "seccomp": profile(docker=given.docker),
+    }
+
+
+def _devices() -> list[dict[str, Any]]:
+    """Nothing but the harmless ones; making a node is allowed, opening it is not."""
+    allowed = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None))
+    rules: list[dict[str, Any]] = [
+        {"allow": False, "access": "rwm"},
+        {"allow": True, "type": "c", "access": "m"},
+        {"allow": True, "type": "b", "access": "m"},
+    ]
+    for major, minor in allowed:
+        rule: dict[str, Any] = {"allow": True, "type": "c", "major": major, "access": "rwm"}
+        rules.append(rule if minor is None else {**rule, "minor": minor})
+    return rules
+
+
+def _mounts(given: BundleInput) -> list[dict[str, Any]]:
+    plain = ("nosuid", "noexec", "nodev")
+    sysfs = plain if given.docker else (*plain, "ro")
+    mounts = [
+        _mount("/proc", "proc", "proc", *plain),
+        _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        _mount(
+            *("/dev/pts", "devpts", "devpts", "nosuid", "noexec"), "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"
+        ),
+        _mount("/dev/shm", "tmpfs", "shm", *plain, "mode=1777", f"size={given.shm_bytes}"),
+        _mount("/dev/mqueue", "mqueue", "mqueue", *plain),
+        _mount("/sys", "sysfs", "sysfs", *sysfs),
+        _mount("/run", "tmpfs", "tmpfs", "nosuid", "nodev", "mode=755", "size=64m"),
+        *_cgroup_mounts(given),
+    ]
+    for source, inside, read_only in given.binds:
+        mode = ("ro",) if read_only else ()
+        mounts.append(_mount(inside, "bind", str(source), "bind", "nosuid", "nodev", *mode))
+    return mounts
+
+
+def _cgroup_mounts(given: BundleInput) -> list[dict[str, Any]]:
+    """Binds of the delegated directories rather than a cgroup mount: on a hybrid host runc's own leaves out
+    the unified hierarchy, and what is bound is exactly what was delegated."""
+    options = ("bind", "nosuid", "noexec", "nodev")
+    mounts = [_mount(inside, "bind", source, *options) for source, inside in given.cgroup_mounts.items()]
+    if given.cgroup_version == 2:
+        return mounts
+    top = _mount("/sys/fs/cgroup", "tmpfs", "tmpfs", "nosuid", "noexec", "nodev", "mode=755", "size=1m")
+    return [top, *mounts]
+
+
+def _mount(destination: str, kind: str, source: str, *options: str) -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": source, "options": list(options)}
