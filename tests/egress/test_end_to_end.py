@@ -16,12 +16,12 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from gitserver.loading import GitServer, git, make_repository
 
 from agents.egress.addresses import is_public
 from agents.egress.dial import parse_reachable_network
 from agents.wire.egress import DoorReport
 from controlplane.ids import SandboxId
+from tests.gitserver.loading import GitServer, git, make_repository
 
 from .forwarder import forwarding_to
 from .parts import Client
