@@ -44,7 +44,8 @@ class ClaimRequest:
     """``session`` is the id to use if this is not a repeat. ``request_digest`` guards the idempotency key:
     the same key with another digest is Conflict ``idempotency_key_reused``. ``min_remaining_s``: a sandbox
     closer than this to its expiry is passed over. ``cold_reason``: reason to record on a miss, when the
-    caller knows a better one than ``pool_empty`` (``no_pool``, ``resources_differ``)."""
+    caller knows a better one than ``pool_empty`` (``no_pool``, ``resources_differ``). ``max_waiting``: longest
+    queue of a pool; beyond it the answer is ``no_capacity``. Permanent ``invalid_ttl`` for ttl_s ≤ 0."""
 
     session: SessionId
     tenant: TenantId
@@ -60,14 +61,16 @@ class ClaimRequest:
     min_remaining_s: float = 60.0
     cold_reason: str | None = None
     allow_superseded: bool = True
+    max_waiting: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimResult:
     """``claimed``: session is ``binding`` with a sandbox. ``waiting``: in the pool's queue. ``repeat``: the
-    session an earlier call with this idempotency key made, in whatever state. ``over_quota``: nothing made."""
+    session an earlier call with this idempotency key (or session id) made, in whatever state. ``over_quota``,
+    ``no_capacity``: nothing made. ``sessions_now``: the tenant's sessions that have not ended."""
 
-    outcome: Literal["claimed", "waiting", "repeat", "over_quota"]
+    outcome: Literal["claimed", "waiting", "repeat", "over_quota", "no_capacity"]
     session: Session | None = None
     position: int | None = None
     sessions_now: int = 0
@@ -75,10 +78,12 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSandbox:
-    """``count_limit``: the pool's max_total, checked in the same step against live + terminating + in flight."""
+    """``count_limit``: the pool's max_total, checked in the same step against live + terminating + in flight
+    (the pool's own record counts too, if lower). ``deadline_s``: it counts as stuck after that time."""
 
     sandbox: Sandbox
     count_limit: int
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,11 @@ class Store(Protocol):
     # -- life, schema, time
     async def open(self) -> None:
         """Connect, check the schema version, migrate an older one step by step; Permanent ``schema_too_new``."""
+        ...
+
+    async def ensure_schema(self) -> bool:
+        """As ``open``, for a store that may have been emptied; True if the state was made just now. Every
+        changing call does this by itself when it finds the state missing."""
         ...
 
     async def close(self) -> None: ...
@@ -179,8 +189,9 @@ class Store(Protocol):
         """Count (or reset) failures of sandboxes to become ready."""
         ...
 
-    async def reset_lineage(self, key: LineageKey) -> None:
-        """A person asks to try again now: failures 0, no back-off. ``rebuild`` is current_revision = 0."""
+    async def reset_lineage(self, key: LineageKey, rebuild: bool = True) -> None:
+        """A person asks to try again now: failures 0, no back-off. ``rebuild``: current_revision = 0, so that
+        a build starts even if nothing changed. A lineage without a record is made, if its template exists."""
         ...
 
     # -- claim and sessions
@@ -227,6 +238,16 @@ class Store(Protocol):
     async def idle_candidates(self, limit: int) -> list[Session]:
         """Attached sessions whose idle time-out has passed by the store's record; the caller asks sandboxd
         whether a command runs before it ends one."""
+        ...
+
+    async def serve_waiting(self, pool: PoolKey, limit: int) -> list[Session]:
+        """Give ready sandboxes to waiting sessions, first come first served: for those that a claim or
+        ``sandbox_ready`` could not match (a requeued session, a version that became current again). The
+        sessions returned are ``binding``; the caller binds them."""
+        ...
+
+    async def end_waiting(self, pool: PoolKey, reason: str, detail: str, actor: str) -> list[Session]:
+        """End every session that waits for the pool, and return them."""
         ...
 
     async def wait_session(self, session: SessionId, timeout_s: float) -> Session:

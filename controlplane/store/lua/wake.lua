@@ -1,0 +1,3 @@
+-- No arguments.
+wake()
+return 1
