@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -221,6 +222,7 @@ def _write_bundle(parts: Parts) -> None:
         hostname=spec.id,
         rootfs=place.rootfs,
         ids=parts.ids,
+        machine=platform.machine(),
         cgroup=f"{parts.cgroup}/{cgroups.DELEGATED}",
         cgroup_version=parts.hierarchies.version,
         cgroup_mounts={str(directories[name]): inside for name, inside in _visible(parts).items()},

@@ -42,7 +42,8 @@ _ENVIRONMENT = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleInput:
     """``cgroup``: the delegated directory's path below each hierarchy's root. ``cgroup_mounts``: host
-    directory → path inside. ``binds``: (host path, path inside, read-only). ``shm_bytes``: /dev/shm."""
+    directory → path inside. ``binds``: (host path, path inside, read-only). ``machine``: as uname says it.
+    ``shm_bytes``: size of /dev/shm."""
 
     hostname: str
     rootfs: Path
@@ -51,6 +52,7 @@ class BundleInput:
     cgroup_version: int
     cgroup_mounts: Mapping[str, str]
     binds: tuple[tuple[Path, str, bool], ...]
+    machine: str
     argv: tuple[str, ...] = AGENT_ARGV
     docker: bool = False
     shm_bytes: int = 64 * 1024 * 1024
@@ -89,7 +91,7 @@ def _linux(given: BundleInput) -> dict[str, Any]:
         "resources": {"devices": _devices()},
         "maskedPaths": [] if given.docker else list(_MASKED),
         "readonlyPaths": [] if given.docker else list(_READ_ONLY),
-        "seccomp": profile(docker=given.docker),
+        "seccomp": profile(docker=given.docker, machine=given.machine),
     }
 
 

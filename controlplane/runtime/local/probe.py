@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import shutil
 import stat
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ read -r inner outer count </proc/self/uid_map
 [ "$inner" = 0 ] && [ "$outer" != 0 ] && echo user_namespace
 [ "$(tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ')" = lo ] && echo network_none
 grep -q '^Seccomp:[[:space:]]*2' /proc/self/status && echo seccomp
-[ -z "$(cat /proc/kcore 2>/dev/null | head -c1)" ] && echo masked_paths
+[ -c /proc/timer_list ] && ! (: >/proc/sys/kernel/hostname) 2>/dev/null && echo masked_paths
 reachable=0
 for file in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do
     [ -e "$file" ] && { echo 1073741824 >"$file"; } 2>/dev/null && reachable=1
@@ -203,6 +204,7 @@ def _prepare_trial(given: ProbeInput, place: SandboxPlace, cgroup: str, docker: 
             hostname="probe",
             rootfs=place.rootfs,
             ids=given.ids,
+            machine=platform.machine(),
             cgroup=f"{cgroup}/{cgroups.DELEGATED}",
             cgroup_version=given.hierarchies.version,
             cgroup_mounts={str(directories[name]): path for name, path in inside.items()},
