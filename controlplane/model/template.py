@@ -147,7 +147,8 @@ class BuildStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """One attempt to make a version. ``sandbox`` is the build sandbox while there is one."""
+    """One attempt to make a version. ``sandbox`` is the build sandbox while there is one, ``commit`` what the
+    ref stood for when it was resolved."""
 
     id: BuildId
     lineage: LineageKey
@@ -158,6 +159,7 @@ class Build:
     steps: tuple[BuildStep, ...] = ()
     sandbox: str | None = None
     version: VersionId | None = None
+    commit: str | None = None
     attempt: int = 1
     error: str | None = None
     error_code: str | None = None
