@@ -106,7 +106,7 @@ def _make_data(parts: Parts) -> None:
     for folder, mode, uid in (
         (place.upper, 0o755, owner),
         (place.work, 0o700, 0),
-        (place.spool, 0o700, owner),
+        (place.spool, 0o711, owner),
         (place.engine, 0o710, owner),
         (place.config, 0o700, owner),
         (place.door_in.parent, 0o700, 0),

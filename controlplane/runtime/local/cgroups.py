@@ -20,6 +20,8 @@ from controlplane.model.resources import Resources
 
 DELEGATED = "cmds"
 _CPU_PERIOD_US = 100_000
+# Groups are kernel memory of the host; a sandbox makes one a command, an engine inside one a container.
+_MOST_GROUPS = 4096
 _MOVING_FILES = ("cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control")
 _V2_WANTED = ("cpu", "memory", "pids")
 
@@ -124,6 +126,8 @@ def inside(found: Hierarchies) -> dict[str, str]:
 
 def _limits(name: str, resources: Resources) -> Iterator[tuple[str, str]]:
     """(file, value) pairs of one hierarchy, in the order that the kernel wants them written."""
+    if name in ("v2", "unified"):
+        yield "cgroup.max.descendants", str(_MOST_GROUPS)
     memory = str(resources.memory_bytes)
     quota = max(1000, int(resources.cpu_cores * _CPU_PERIOD_US))
     controllers = name.split(",")

@@ -9,7 +9,10 @@ from tests.runtime.local.conftest import Create, sh
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-START = "dockerd >/var/log/dockerd.log 2>&1 & for i in $(seq 150); do docker version >/dev/null 2>&1 && break; sleep 0.1; done"
+START = (
+    "dockerd >/var/log/dockerd.log 2>&1 & "
+    "for i in $(seq 150); do docker version >/dev/null 2>&1 && break; sleep 0.1; done"
+)
 # An image made there, of the sandbox's own shell and the libraries that it needs.
 IMPORT = (
     "cd / && tar -c --dereference usr/bin/dash usr/bin/cat usr/bin/sleep usr/bin/ls usr/lib/x86_64-linux-gnu/libc.so.6 "

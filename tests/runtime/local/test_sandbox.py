@@ -76,7 +76,7 @@ async def test_a_sandbox_whose_first_process_ended_is_seen_as_stopped_and_can_be
     with pytest.raises((ValueError, ConnectionError)):
         await sh(sandbox, "END")
     async with asyncio.timeout(10):
-        while (found := await runtime.inspect(sandbox.id)) is None or found.state == "running":
+        while (found := await runtime.inspect(sandbox.id)) is None or found.state == "running":  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     assert found.state == "stopped" and found.door is None
     assert (await create(sandbox.id)).state == "running"

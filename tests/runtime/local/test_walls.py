@@ -31,7 +31,8 @@ async def test_root_inside_sees_no_directory_above_its_delegated_one(create: Cre
     sandbox = await create(docker=True)
     answer = await sh(
         sandbox,
-        "mkdir /tmp/m; mount -t cgroup -o memory none /tmp/m 2>&1; ls /tmp/m; cat /proc/self/cgroup; ls /sys/fs/cgroup/*",
+        "mkdir /tmp/m; mount -t cgroup -o memory none /tmp/m 2>&1; ls /tmp/m; cat /proc/self/cgroup; "
+        "ls /sys/fs/cgroup/*",
     )
     assert "warmpool" not in answer.text
     assert "release_agent" not in answer.text
@@ -42,7 +43,8 @@ async def test_a_child_group_can_be_made_and_limited_for_a_command(create: Creat
     answer = await sh(
         sandbox,
         "cd /sys/fs/cgroup; if [ -d memory ]; then cd memory; file=memory.limit_in_bytes; else file=memory.max; fi; "
-        "mkdir one && sh -c 'echo 0 >one/cgroup.procs; cat /proc/self/cgroup' && echo 33554432 >one/$file && cat one/$file",
+        "mkdir one && sh -c 'echo 0 >one/cgroup.procs; cat /proc/self/cgroup' && "
+        "echo 33554432 >one/$file && cat one/$file",
     )
     assert answer.text.splitlines()[-1] == "33554432"
     assert "/one" in answer.text
