@@ -9,8 +9,8 @@ decisions. ``idempotency:TENANT``: key → session. ``counters``: name → total
 Sorted sets: ``ready:POOL`` (``version|id`` by ready_at), ``waiters:POOL`` (by place), ``deadlines``, ``idle``,
 ``live``, ``live:TENANT``, ``ended``, ``ended:TENANT``, ``builds_by_time``, ``builds_by_time:TEMPLATE``.
 Sets: ``pool_sandboxes:POOL``, ``version_sandboxes:VERSION``, ``template_pools:TEMPLATE``,
-``template_lineages:TEMPLATE``. Others: schema, leader, fence, queue_front, queue_back, events (stream),
-wake (list of at most one), sessions_moved (channel).
+``template_lineages:TEMPLATE``. Hash ``announced:ROLE``: holder → until and facts. Others: schema, leader,
+fence, queue_front, queue_back, events (stream), wake (list of at most one), sessions_moved (channel).
 """
 
 from __future__ import annotations

@@ -17,3 +17,7 @@ class Leading(StorePart):
 
     async def resign(self, leadership: Leadership) -> None:
         await self._link.run("resign", {"holder": leadership.holder, "fence": leadership.fence})
+
+    async def leader(self) -> str | None:
+        holder = await self._link.command("GET", self._key("leader"))
+        return None if holder is None else str(holder, "utf-8")

@@ -67,6 +67,10 @@ class Observing(StorePart):
         text = await self._link.command("HGET", self._key("decisions"), pool)
         return None if text is None else str(text, "utf-8")
 
+    async def pool_used_at(self, key: PoolKey) -> float | None:
+        at = await self._link.command("HGET", self._key("recency"), key)
+        return None if at is None else float(at)
+
 
 def _seconds(time: tuple[int, int]) -> float:
     seconds, micros = time

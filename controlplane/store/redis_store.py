@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from controlplane.store.builds import Builds
 from controlplane.store.claims import Claims
@@ -12,6 +13,7 @@ from controlplane.store.events import Events
 from controlplane.store.keys import Keys
 from controlplane.store.leadership import Leading
 from controlplane.store.observe import Observing
+from controlplane.store.presence import Presence
 from controlplane.store.sandboxes import Sandboxes
 from controlplane.store.schema import MIGRATIONS, SCHEMA_VERSION, Migration, Schema
 from controlplane.store.scripts import ScriptConfig, Scripts
@@ -19,6 +21,9 @@ from controlplane.store.sessions import Sessions
 from controlplane.store.templates import Templates
 from controlplane.store.tenancy import Tenancy
 from controlplane.store.wakeups import SessionWakeups
+
+if TYPE_CHECKING:
+    from controlplane.store.port import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,7 @@ class StoreOptions:
     keep_builds: int = 20
 
 
-class RedisStore(Claims, Sessions, Sandboxes, Templates, Builds, Tenancy, Leading, Observing, Events):
+class RedisStore(Claims, Sessions, Sandboxes, Templates, Builds, Tenancy, Leading, Presence, Observing, Events):
     """Fulfils ``store.port.Store``. Makes no connection before the first call; ``open`` checks the schema."""
 
     def __init__(
@@ -86,3 +91,8 @@ class RedisStore(Claims, Sessions, Sandboxes, Templates, Builds, Tenancy, Leadin
 
     async def now(self) -> float:
         return await self._now()
+
+
+if TYPE_CHECKING:
+    # The type checker compares every method with the port.
+    _fulfils: type[Store] = RedisStore
