@@ -1,0 +1,1 @@
+"""One module per noun, each with a ``router``; see ``app`` for how they come together."""
