@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from controlplane.ids import LineageKey
-from controlplane.model.actions import BuildVersion, Demand, FailWaiters, Limits, RemovePool
+from controlplane.model.actions import BuildVersion, Demand, FailWaiters, Limits, Observed, RemovePool
 from controlplane.model.sandbox import Sandbox
 from controlplane.planning.ledger import Ledger
 from controlplane.planning.view import NEVER, PoolView
@@ -111,6 +111,19 @@ def check_removal(view: PoolView, limits: Limits, now: float, wants: Wants) -> N
             wants.removals.append(RemovePool(pool=view.key, reason="made for one attach and idle since"))
         else:
             wants.wake(idle_at)
+
+
+def ask_for_unused(observed: Observed, limits: Limits, now: float, wants: Wants) -> None:
+    """A lineage that no pool uses is built when a person asked for it: reset to revision 0 and not built since."""
+    for key, lineage in observed.lineages.items():
+        if lineage.current_revision or key in wants.builds or key not in observed.revisions:
+            continue
+        if key in observed.building_lineages or lineage.failures >= limits.max_failures:
+            continue
+        if lineage.failures and now < lineage.next_attempt_at:
+            wants.wake(lineage.next_attempt_at)
+        else:
+            wants.builds[key] = BuildVersion(lineage=key, reason="asked for, and not built yet")
 
 
 def surplus(view: PoolView) -> list[tuple[Sandbox, str]]:

@@ -8,7 +8,7 @@ from controlplane.ids import PoolKey
 from controlplane.model.actions import Action, Demand, Limits, Observed, Plan, PoolDecision, Provision, Retire
 from controlplane.model.sandbox import Sandbox
 from controlplane.planning.allocate import Allocation
-from controlplane.planning.assess import Wants, check_removal, check_ways, settle_target, surplus
+from controlplane.planning.assess import Wants, ask_for_unused, check_removal, check_ways, settle_target, surplus
 from controlplane.planning.ledger import Ledger
 from controlplane.planning.view import NEVER, Grouped, PoolView, group
 
@@ -27,6 +27,7 @@ def plan(observed: Observed, limits: Limits, demand: Mapping[PoolKey, Demand], n
     wants = Wants(wake_at=grouped.wake_at)
     leaving = _Leaving(ledger)
     decisions = _assess_pools(observed, limits, demand, now, grouped, ledger, wants, leaving)
+    ask_for_unused(observed, limits, now, wants)
     slots = limits.max_starts_in_flight - grouped.building
     allocation = Allocation(list(grouped.views.values()), ledger, limits, slots, leaving.evict)
     if ledger.overdrawn():
@@ -88,6 +89,8 @@ def _assess_pools(
             leaving.add(_BROKEN, view, sandbox, f"failed: {sandbox.reason}")
         for sandbox in view.stuck:
             leaving.add(_BROKEN, view, sandbox, f"stuck at {sandbox.step!r} while starting")
+        for sandbox in view.useless_starting:
+            leaving.add(_USELESS, view, sandbox, "the pool now uses another template or ref")
         for sandbox, why in view.useless:
             leaving.add(_USELESS, view, sandbox, why)
         if view.fresh or view.starting or view.old or view.starting_old:
@@ -104,7 +107,7 @@ class _Decision:
     def __init__(self, view: PoolView) -> None:
         self.view = view
         self.ready = len(view.fresh) + len(view.old) + len(view.useless)
-        self.building = len(view.starting) + len(view.starting_old) + len(view.stuck)
+        self.building = sum(len(held) for held in (view.starting, view.starting_old, view.useless_starting, view.stuck))
 
     def __call__(self) -> PoolDecision:
         view = self.view

@@ -53,6 +53,7 @@ class PoolView:
         "uid",
         "urgent_starts",
         "useless",
+        "useless_starting",
         "version",
         "waiting",
         "wanted_revision",
@@ -75,6 +76,7 @@ class PoolView:
         self.fresh: list[Sandbox] = []
         self.old: list[Sandbox] = []
         self.useless: list[tuple[Sandbox, str]] = []
+        self.useless_starting: list[Sandbox] = []
         self.starting: list[Sandbox] = []
         self.starting_old: list[Sandbox] = []
         self.stuck: list[Sandbox] = []
@@ -112,7 +114,10 @@ class PoolView:
             replace_at = useless_at - min(limits.replace_ahead_s, life / 4)
             aging = now >= replace_at
             changes_at = useless_at if aging else replace_at
-        superseded = sandbox.version != self.version
+        if sandbox.lineage != self.lineage_key:
+            self.useless.append((sandbox, "the pool now uses another template or ref"))
+            return NEVER
+        superseded = sandbox.version != self.version or not self.same_size(sandbox)
         if self.strict and (superseded or self.stale):
             self.useless.append((sandbox, "its version is superseded and the template is strict"))
         elif superseded or aging:
@@ -126,11 +131,23 @@ class PoolView:
         if deadline_at is not None and now >= deadline_at:
             self.stuck.append(sandbox)
             return NEVER
-        if sandbox.version == self.version and not (self.strict and self.stale):
+        if sandbox.lineage != self.lineage_key:
+            self.useless_starting.append(sandbox)
+        elif sandbox.version == self.version and self.same_size(sandbox) and not (self.strict and self.stale):
             self.starting.append(sandbox)
         else:
             self.starting_old.append(sandbox)
         return NEVER if deadline_at is None else deadline_at
+
+    def same_size(self, sandbox: Sandbox) -> bool:
+        """Whether it has the size that the pool asks for now; the store's claim judges likewise."""
+        wanted = self.pool.resources
+        return (
+            sandbox.memory_bytes == wanted.memory_bytes
+            and sandbox.cpu_cores == wanted.cpu_cores
+            and sandbox.pids == wanted.pids
+            and sandbox.disk_bytes == wanted.disk_bytes
+        )
 
     def by_age(self) -> list[Sandbox]:
         """Usable ready sandboxes, oldest first; worked out on first use."""

@@ -169,6 +169,9 @@ class Provisioning:
         failures = (lineage.provision_failures if lineage is not None else 0) + 1
         wait_s = backoff_s(failures, self._times.backoff_base_s, self._times.backoff_max_s)
         await self._store.note_provision(sandbox.lineage, False, str(error), wait_s)
+        if error.code == "image_not_found":
+            # The runtime or its disk was changed under the version: no further start can succeed, a build can.
+            await self._store.reset_lineage(sandbox.lineage, rebuild=True)
         try:
             await self._store.fail_sandbox(sandbox.id, f"{at}: {error.message}", "provisioning")
         except (Conflict, NotFound):

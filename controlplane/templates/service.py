@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Awaitable, Callable
 
 from controlplane.errors import Denied, NotFound, Permanent
@@ -58,7 +59,7 @@ class TemplateService:
         """Missing: success. Conflict ``template_in_use`` while a pool names it."""
         await self._store.delete_template(key)
 
-    async def lineages(self, key: TemplateKey) -> list[Lineage]:
+    async def lineages(self, key: TemplateKey) -> builtins.list[Lineage]:
         return [lineage for lineage in await self._store.list_lineages() if lineage.template == key]
 
     async def build(self, key: TemplateKey, ref: str | None) -> LineageKey:
