@@ -14,7 +14,7 @@ import h11
 from agents.egress.dial import Upstream
 from agents.egress.head import HTTP_PORT, Headers, RequestHead
 from agents.egress.limits import CHUNK_BYTES
-from agents.egress.relay import Inbound
+from agents.egress.relay import Inbound, reset
 
 _HOP_BY_HOP = frozenset(
     {
@@ -132,7 +132,7 @@ class Exchange:
         except h11.RemoteProtocolError as error:
             # The body is malformed or ended early: the upstream must not take it for complete.
             self._body_error = f"The body is not valid: {error}."
-            self._upstream.writer.transport.abort()
+            reset(self._upstream.writer)
         except OSError:
             # The upstream reads no more; it may have answered, which the other direction finds out.
             return

@@ -17,7 +17,7 @@ from agents.egress.forward import Exchange, ExchangeError
 from agents.egress.head import BadHead, RequestHead, parse_head
 from agents.egress.limits import CHUNK_BYTES, WRITE_LIMIT_BYTES, Limits
 from agents.egress.policy import Denial, Grant, Policy, decide
-from agents.egress.relay import IdleTimer, Inbound, close_writer, relay
+from agents.egress.relay import IdleTimer, Inbound, close_writer, relay, reset
 from agents.egress.replies import refusal, without_secrets
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -75,9 +75,9 @@ class ClientConnection:
     def abort(self, code: str) -> None:
         """Cuts both sides at once, for the reason ``code``; ``serve`` ends by itself."""
         self._cut = code
-        self._writer.transport.abort()
+        reset(self._writer)
         if self._upstream is not None:
-            self._upstream.writer.transport.abort()
+            reset(self._upstream.writer)
 
     def abort_unless_allowed(self) -> None:
         """Cuts the connection if it is being used for a target that the present policy does not allow."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 
 from agents.egress.head import BadHead, find_end
@@ -115,7 +117,7 @@ async def _pump(
         except OSError:
             # The source was reset: the other side must not take this for a complete end.
             for each in abort:
-                each.transport.abort()
+                reset(each)
             return
         try:
             if not data:
@@ -135,6 +137,15 @@ async def end_of_stream(writer: asyncio.StreamWriter) -> None:
     await writer.drain()
     if writer.can_write_eof() and not writer.is_closing():
         writer.write_eof()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Cuts at once, so that a TCP peer sees a reset: a plain abort sends the same FIN as a complete end."""
+    sock = writer.get_extra_info("socket")
+    if sock is not None and not writer.transport.is_closing():
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def close_writer(writer: asyncio.StreamWriter, *, linger_s: float) -> None:

@@ -208,6 +208,24 @@ async def test_many_calls_at_once_end_with_every_door_open(gateway: Gateway, cli
     assert {report.id for report in await client.list_doors()} == set(names)
 
 
+async def test_a_door_that_cannot_be_kept_is_not_opened_and_a_policy_that_cannot_is_not_taken(
+    gateway: Gateway, client: HttpEgressGateway
+) -> None:
+    door = Path((await client.put_door(SB, DoorSpec(allow=["a.test"]))).socket_path)
+    other = gateway.folder / "doors" / "sb-2"
+    other.mkdir()
+    (gateway.folder / "state").rename(gateway.folder / "elsewhere")
+    for name in (SB, SandboxId("sb-2")):
+        with pytest.raises(Retryable) as caught:
+            await client.put_door(name, DoorSpec(allow=["b.test"]))
+        assert caught.value.code == "egress_failed"
+    assert [(report.id, report.allow) for report in await client.list_doors()] == [("sb-1", ["a.test"])]
+    assert list(other.iterdir()) == []
+    assert (await ask(door, connect_request("b.test:443"))).status == 403
+    (gateway.folder / "elsewhere").rename(gateway.folder / "state")
+    assert (await client.put_door(SandboxId("sb-2"), DoorSpec(allow=["b.test"]))).allow == ["b.test"]
+
+
 def test_a_second_gateway_on_the_same_state_is_refused(tmp_path: Path) -> None:
     store = DoorStore(tmp_path / "state")
     with pytest.raises(StateError, match="Another gateway"):

@@ -214,7 +214,9 @@ async def test_an_answer_that_ends_early_is_cut_so_that_the_client_can_tell(gate
         gateway.serve_name("a.test", 80, port)
         async with Client(await gateway.door("a.test")) as client:
             await client.send(GET + b"\r\n")
-            assert (await client.rest()).count(b"HTTP/1.1") <= 1
+            received = await client.rest()
+            # Whatever of it arrived, it is no whole answer, and no second one was put behind it.
+            assert b"502" not in received and len(received.partition(b"\r\n\r\n")[2]) < 10
     assert [row.code for row in gateway.audit.of("failed")] == ["bad_answer"]
 
 

@@ -116,6 +116,25 @@ async def test_every_decision_is_one_json_line_of_the_log(folder: Path) -> None:
         assert oct(gateway.log.stat().st_mode & 0o777) == "0o600"
 
 
+async def test_the_process_cuts_tunnels_by_a_reset_too(folder: Path) -> None:
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read(-1)
+            ended.set_result("end")
+        except ConnectionResetError:
+            ended.set_result("reset")
+
+    async with tcp_server(watch) as port, GatewayProcess(folder) as gateway:
+        target = f"127.0.0.1:{port}"
+        async with Client(await gateway.open("sb-1", target)) as client:
+            await client.connect(target)
+            await gateway.client.delete_door(SandboxId("sb-1"))
+            async with asyncio.timeout(10):
+                assert await ended == "reset"
+
+
 async def test_a_log_that_cannot_be_opened_stops_the_start_with_a_reason(folder: Path) -> None:
     gateway = GatewayProcess(folder, "--log-file", str(folder / "missing" / "log"))
     assert "cannot start" in gateway.start_and_fail()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 
 from agents.egress.limits import Limits
 from agents.wire.egress import DoorSpec
@@ -79,24 +80,47 @@ async def test_a_reset_of_the_client_reaches_the_upstream_as_a_reset(gateway: Ga
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"unread" * 100)
+        # One byte more than the client takes: a Unix socket closed on unread bytes is a reset for its peer.
+        writer.write(b"ab")
         try:
-            while await reader.read(65536):
-                pass
+            await reader.read(-1)
             ended.set_result("end")
         except ConnectionResetError:
             ended.set_result("reset")
 
     async with tcp_server(watch) as port:
         gateway.serve_name("a.test", 443, port)
-        client = Client(await gateway.door("a.test"))
-        async with client:
-            await client.connect("a.test:443")
-            await client.reader.readexactly(1)
-            client.writer.transport.abort()
+        door = await gateway.door("a.test")
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.setblocking(False)
+            await loop.sock_connect(client, str(door))
+            await loop.sock_sendall(client, connect_request("a.test:443"))
+            head = b""
+            while not head.endswith(b"\r\n\r\na"):
+                head += await loop.sock_recv(client, 1)
+            await until(lambda: gateway.registry.get("sb-1").bytes_down == 2, "both bytes are relayed")
         async with asyncio.timeout(10):
-            assert await ended in ("end", "reset")
-    await until(lambda: gateway.registry.get("sb-1").connections_open == 0, "the connection ends")
+            assert await ended == "reset"
+
+
+async def test_a_tunnel_cut_by_a_new_policy_is_a_reset_for_the_upstream(gateway: Gateway) -> None:
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read(-1)
+            ended.set_result("end")
+        except ConnectionResetError:
+            ended.set_result("reset")
+
+    async with tcp_server(watch) as port:
+        gateway.serve_name("a.test", 443, port)
+        async with Client(await gateway.door("a.test")) as client:
+            await client.connect("a.test:443")
+            await gateway.registry.put("sb-1", DoorSpec(allow=[]))
+            async with asyncio.timeout(10):
+                assert await ended == "reset"
 
 
 async def test_a_sink_that_does_not_read_holds_the_sender_back(gateway: Gateway) -> None:
