@@ -1,0 +1,175 @@
+"""One builder per port."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import controlplane.bases
+from controlplane.agentclient.dispatch import DispatchingAgent
+from controlplane.agentclient.port import AgentClient
+from controlplane.agentclient.unix_client import UnixAgentClient
+from controlplane.artifacts import FolderBuildLogs
+from controlplane.bases.builder import Base, ensure_base, recipe_digest
+from controlplane.bases.hostconfig import HostConfig, detect
+from controlplane.configuration import deployment_secret
+from controlplane.egressclient.http import HttpEgressGateway
+from controlplane.egressclient.port import EgressGateway
+from controlplane.errors import Permanent
+from controlplane.runtime.agentbundle import ensure_agent_bundle
+from controlplane.runtime.docker import DockerOptions, DockerRuntime
+from controlplane.runtime.local.idrange import IdRange
+from controlplane.runtime.local.runtime import LocalOptions, LocalRuntime
+from controlplane.runtime.port import Capabilities, Progress, Runtime
+from controlplane.runtime.simulated import LogNormal, SimulatedAgent, SimulatedRuntime, World
+from controlplane.settings import Settings
+from controlplane.store.redis_store import RedisStore, StoreOptions
+from controlplane.templates.steps import BuildSurroundings
+
+CA_INSIDE = "/run/warmpool/ca.pem"
+
+
+@dataclass(frozen=True, slots=True)
+class Bases:
+    """Bases from the lock files in ``images_dir``, built in the cache folder."""
+
+    cache_dir: Path
+    images_dir: Path
+
+    async def ensure(self, base: str, progress: Progress) -> Base:
+        return await ensure_base(base, cache_dir=self.cache_dir, images_dir=self.images_dir, progress=progress)
+
+    async def recipe(self, base: str) -> str:
+        return recipe_digest(base, self.images_dir)
+
+
+def images_dir() -> Path:
+    """images/ of a checkout, or the copy that an installed package carries."""
+    package = Path(controlplane.bases.__file__).parent
+    checkout = package.parent.parent / "images"
+    return checkout if checkout.is_dir() else package / "data"
+
+
+def store(settings: Settings) -> RedisStore:
+    return RedisStore(
+        store_url(settings),
+        settings.deployment,
+        StoreOptions(
+            connect_timeout_s=settings.store.connect_timeout_s,
+            operation_timeout_s=settings.store.operation_timeout_s,
+            max_events=settings.store.max_events,
+            ended_session_keep_s=settings.store.ended_session_keep_s,
+            keep_builds=settings.build.keep_builds,
+        ),
+    )
+
+
+def store_url(settings: Settings) -> str:
+    return settings.store.redis_url or f"unix://{settings.valkey_socket}"
+
+
+def host_config(settings: Settings) -> HostConfig:
+    return detect(settings.runtime.host_config)
+
+
+def surroundings(host: HostConfig) -> BuildSurroundings:
+    return BuildSurroundings(
+        env=host.environment(CA_INSIDE),
+        allow=tuple(host.hosts()),
+        files={path: text.encode() for path, text in host.files().items()},
+    )
+
+
+def local_runtime(settings: Settings, host: HostConfig) -> LocalRuntime:
+    options = LocalOptions(
+        state_dir=settings.state_dir,
+        deployment=settings.deployment,
+        ids=IdRange(start=settings.runtime.id_start),
+        cgroup_parent=settings.runtime.cgroup_parent,
+        oci_runtime=settings.runtime.oci_runtime,
+        ca_bundle=host.ca_bundle,
+    )
+    return LocalRuntime(options, Bases(settings.cache, images_dir()), _agent(settings))
+
+
+def docker_runtime(settings: Settings, host: HostConfig) -> DockerRuntime:
+    options = DockerOptions(
+        state_dir=settings.state_dir,
+        deployment=settings.deployment,
+        base_url=settings.runtime.docker_host,
+        cgroup_parent=settings.runtime.cgroup_parent,
+        ca_bundle=host.ca_bundle,
+    )
+    return DockerRuntime(options, Bases(settings.cache, images_dir()), _agent(settings))
+
+
+def simulated_runtime(settings: Settings) -> SimulatedRuntime:
+    start_s = settings.runtime.simulated_start_s
+    return SimulatedRuntime(deployment=settings.deployment, start_s=start_s, world=_world(settings))
+
+
+def agents(settings: Settings) -> AgentClient:
+    bind = LogNormal(settings.runtime.simulated_bind_s)
+    return DispatchingAgent(
+        {
+            "unix": UnixAgentClient(deployment_secret(settings)),
+            "sim": SimulatedAgent(_world(settings), bind_latency=bind),
+        }
+    )
+
+
+async def choose_runtime(settings: Settings, host: HostConfig) -> Runtime:
+    """The configured runtime; ``auto``: local where it works, else docker.
+
+    Permanent ``runtime_not_usable`` with each one's reason and fix."""
+    kind = settings.runtime.kind
+    if kind == "simulated":
+        return simulated_runtime(settings)
+    makers: dict[str, Callable[[], Runtime]] = {
+        "local": lambda: local_runtime(settings, host),
+        "docker": lambda: docker_runtime(settings, host),
+    }
+    refused: list[Capabilities] = []
+    for name in ("local", "docker") if kind == "auto" else (kind,):
+        runtime = makers[name]()
+        report = await runtime.capabilities()
+        if report.usable:
+            return runtime
+        refused.append(report)
+        await runtime.close()
+    reasons = " ".join(f"{report.runtime}: {report.reason}" for report in refused)
+    fixes = " or ".join(report.fix for report in refused if report.fix)
+    raise Permanent(
+        "runtime_not_usable",
+        f"No runtime works here. {reasons}",
+        hint=f"Fix: {fixes}. `warmpool doctor` tells more." if fixes else "`warmpool doctor` tells more.",
+    )
+
+
+def egress(settings: Settings) -> EgressGateway:
+    return HttpEgressGateway(settings.egress_control)
+
+
+def build_logs(settings: Settings) -> FolderBuildLogs:
+    return FolderBuildLogs(settings.state_dir / "build-logs", max_bytes=settings.build.max_log_bytes)
+
+
+def _agent(settings: Settings) -> Callable[[], Awaitable[Path]]:
+    bundle: list[Path] = []
+
+    async def ensure() -> Path:
+        if not bundle:
+            bundle.append(await ensure_agent_bundle(settings.state_dir))
+        return bundle[0]
+
+    return ensure
+
+
+_WORLDS: dict[Path, World] = {}
+
+
+def _world(settings: Settings) -> World:
+    """One per process, so that the simulated runtime and its agent see the same sandboxes."""
+    place = settings.state_dir / "simulated"
+    return _WORLDS.setdefault(place, World(place))

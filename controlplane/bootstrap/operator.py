@@ -1,0 +1,133 @@
+"""What an operator needs before, beside and after the roles: first key, checks of the machine, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.bootstrap import adapters
+from controlplane.clock import SystemClock
+from controlplane.configuration import deployment_secret, read_credentials, write_private
+from controlplane.errors import Denied, Retryable
+from controlplane.ids import SandboxId, TenantId
+from controlplane.runtime.port import Capabilities, Runtime
+from controlplane.settings import Settings
+from controlplane.tenancy.service import Caller, TenancyService
+
+OPERATOR_TENANT = TenantId("default")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """``api_key`` has role ops."""
+
+    api_key: str
+
+
+async def wait_for_store(settings: Settings, timeout_s: float) -> None:
+    """Until the store answers and its schema is this version's; Retryable ``store_unavailable`` after that."""
+    store = adapters.store(settings)
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    try:
+        while True:
+            try:
+                await store.open()
+                return
+            except Retryable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.02)
+    finally:
+        await store.close()
+
+
+async def ensure_operator(settings: Settings) -> Operator:
+    """The key in the credentials file if the store still takes it, else a new one."""
+    store = adapters.store(settings)
+    try:
+        tenancy = TenancyService(store, deployment_secret(settings), SystemClock())
+        known = read_credentials(settings).get("api_key") or _kept_key(settings)
+        if known and await _accepted(tenancy, known):
+            return Operator(known)
+        _, key = await tenancy.create_key(OPERATOR_TENANT, "ops", note="made by warmpool up")
+        write_private(_key_file(settings), key + "\n")
+        return Operator(key)
+    finally:
+        await store.close()
+
+
+async def _accepted(tenancy: TenancyService, key: str) -> bool:
+    try:
+        caller: Caller = await tenancy.authenticate(key)
+    except Denied:
+        return False
+    return caller.role == "ops"
+
+
+def _key_file(settings: Settings) -> Path:
+    return settings.state_dir / "operator-key"
+
+
+def _kept_key(settings: Settings) -> str | None:
+    try:
+        return _key_file(settings).read_text().strip() or None
+    except OSError:
+        return None
+
+
+async def examine(settings: Settings) -> tuple[list[Capabilities], str | None]:
+    """Each real runtime's report, and the one that ``auto`` takes here."""
+    host = adapters.host_config(settings)
+    runtimes: list[Runtime] = [adapters.local_runtime(settings, host), adapters.docker_runtime(settings, host)]
+    reports = []
+    for runtime in runtimes:
+        reports.append(await runtime.capabilities())
+        await runtime.close()
+    usable = [report.runtime for report in reports if report.usable]
+    return reports, usable[0] if usable else None
+
+
+async def destroy_everything(settings: Settings) -> int:
+    """Destroy every sandbox of this deployment, on whatever runtime; the number destroyed."""
+    host = adapters.host_config(settings)
+    runtimes: list[Runtime]
+    if settings.runtime.kind == "simulated":
+        runtimes = [adapters.simulated_runtime(settings)]
+    else:
+        runtimes = [adapters.local_runtime(settings, host), adapters.docker_runtime(settings, host)]
+    count = 0
+    for runtime in runtimes:
+        try:
+            if (await runtime.capabilities()).usable:
+                count += await _destroy_all(runtime)
+        finally:
+            await runtime.close()
+    return count
+
+
+async def _destroy_all(runtime: Runtime) -> int:
+    found = await runtime.list_sandboxes()
+    limit = asyncio.Semaphore(8)
+
+    async def destroy(sandbox: SandboxId) -> None:
+        async with limit:
+            await runtime.destroy(sandbox)
+
+    await asyncio.gather(*(destroy(sandbox.id) for sandbox in found))
+    return len(found)
+
+
+def write_api_address(path: Path, url: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, json.dumps({"url": url, "pid": os.getpid()}))
+
+
+def read_api_address(path: Path) -> str | None:
+    """The address that the API wrote when it began to listen, None before."""
+    try:
+        return str(json.loads(path.read_text())["url"])
+    except (OSError, ValueError, KeyError):
+        return None
