@@ -56,7 +56,7 @@ def _flatten(document: Mapping[str, Any], prefix: str, into: dict[str, str]) -> 
         if isinstance(value, dict):
             _flatten(value, f"{prefix}{name.upper()}__", into)
         elif value is not None:
-            into[prefix + name.upper()] = str(value)
+            into[prefix + name.upper()] = json.dumps(value) if isinstance(value, list) else str(value)
 
 
 def deployment_secret(settings: Settings) -> bytes:

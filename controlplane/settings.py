@@ -142,6 +142,10 @@ class EgressSettings(_Group):
     control_socket: Path | None = Field(
         default=None, description="Control socket of the egress gateway; empty: in the state folder."
     )
+    reachable_networks: list[str] = Field(
+        default_factory=list,
+        description="Networks (CIDR) that are not public and that builds may still reach when their allow-list names the host. With runtime.host_config auto, the exact addresses of the host's own package registries are added.",
+    )
 
 
 class Settings(BaseSettings):

@@ -13,6 +13,7 @@ from controlplane.agentclient.unix_client import UnixAgentClient
 from controlplane.artifacts import FolderBuildLogs
 from controlplane.bases.builder import Base, ensure_base, recipe_digest
 from controlplane.bases.hostconfig import HostConfig, detect
+from controlplane.bases.registries import registries
 from controlplane.configuration import deployment_secret
 from controlplane.egressclient.http import HttpEgressGateway
 from controlplane.egressclient.port import EgressGateway
@@ -73,10 +74,10 @@ def host_config(settings: Settings) -> HostConfig:
     return detect(settings.runtime.host_config)
 
 
-def surroundings(host: HostConfig) -> BuildSurroundings:
+def surroundings(settings: Settings, host: HostConfig) -> BuildSurroundings:
     return BuildSurroundings(
         env=host.environment(CA_INSIDE),
-        allow=tuple(host.hosts()),
+        allow=registries(host) if settings.runtime.host_config == "auto" else (),
         files={path: text.encode() for path, text in host.files().items()},
     )
 

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from controlplane.api.app import create_app
 from controlplane.api.deps import ApiDeps, ApiLimits
+from controlplane.bases.registries import addresses_out_of_range, registries
 from controlplane.bootstrap import adapters
 from controlplane.bootstrap.operator import write_api_address
 from controlplane.clock import SystemClock
@@ -154,7 +155,7 @@ async def _job_context(settings: Settings) -> JobContext:
         deployment=settings.deployment,
         secret=secret,
         egress=egress,
-        surroundings=adapters.surroundings(host),
+        surroundings=adapters.surroundings(settings, host),
         times=BuildTimes(
             start_timeout_s=settings.pool.start_timeout_s,
             backoff_base_s=settings.pool.backoff_base_s,
@@ -188,7 +189,17 @@ def exec_egress(settings: Settings) -> None:
     argv = [sys.executable, "-m", "agents.egress", "--control", str(control)]
     argv += ["--doors-dir", str(settings.state_dir / "doors"), "--state-dir", str(settings.state_dir / "egress")]
     argv += ["--log-file", str(logs / "egress-audit.jsonl")]
+    for network in _reachable(settings):
+        argv += ["--reachable-network", network]
     os.execv(sys.executable, argv)
+
+
+def _reachable(settings: Settings) -> list[str]:
+    host = adapters.host_config(settings)
+    own = addresses_out_of_range(registries(host)) if settings.runtime.host_config == "auto" else ()
+    if own:
+        log.warning("package registries of this host are not at public addresses; builds may reach %s", ", ".join(own))
+    return [*settings.egress.reachable_networks, *own]
 
 
 def _log_to_stderr(settings: Settings) -> None:
