@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from controlplane.runtime.docker.places import SandboxPlace
+from controlplane.runtime.local import seccomp
 from controlplane.runtime.port import SandboxSpec
 
 LABEL_DEPLOYMENT = "warmpool.deployment"
@@ -43,7 +44,8 @@ _CPU_PERIOD_US = 100_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What a sandbox becomes a container from. ``delegated``: hierarchy → the host's directory that is given
-    to it, empty where the engine holds the limits alone; ``cgroup_parent`` is their common path."""
+    to it, empty where the engine holds the limits alone; ``cgroup_parent`` is their common path. ``machine``: the
+    processor as uname says it, None where the engine has no seccomp."""
 
     spec: SandboxSpec
     deployment: str
@@ -53,6 +55,7 @@ class Shape:
     ca_bundle: Path | None = None
     cgroup_parent: str | None = None
     delegated: Mapping[str, Path] | None = None
+    machine: str | None = None
 
 
 def config(shape: Shape) -> dict[str, Any]:
@@ -122,7 +125,7 @@ def _host(shape: Shape) -> dict[str, Any]:
         "ShmSize": min(spec.resources.memory_bytes // 2, 1 << 30),
         "CapDrop": ["ALL"],
         "CapAdd": _capabilities(shape),
-        "SecurityOpt": [] if spec.docker else ["no-new-privileges"],
+        "SecurityOpt": _security(shape),
         "Tmpfs": {"/run": "rw,nosuid,nodev,exec,mode=755,size=64m"},
         "Mounts": _mounts(shape),
         # The console holds sandboxd's own words only, but root inside can write there: bounded.
@@ -142,6 +145,16 @@ def _host(shape: Shape) -> dict[str, Any]:
         "CpuPeriod": _CPU_PERIOD_US,
         "CpuQuota": max(1000, int(resources.cpu_cores * _CPU_PERIOD_US)),
     }
+
+
+def _security(shape: Shape) -> list[str]:
+    options = [] if shape.spec.docker else ["no-new-privileges"]
+    if shape.machine:
+        # Not the engine's own profile: that one refuses calls that an inner engine needs, and a sandbox
+        # should be the same on every runtime.
+        profile = seccomp.profile(docker=shape.spec.docker, machine=shape.machine)
+        options.append(f"seccomp={msgspec.json.encode(profile).decode()}")
+    return options
 
 
 def _capabilities(shape: Shape) -> list[str]:

@@ -80,7 +80,7 @@ class SandboxPlace:
         """All folders and files; repeating it after a crash finishes it. Raises OSError."""
         self.root.mkdir(mode=0o711, exist_ok=True)
         _write(self.record, msgspec.json.encode(record))
-        folders = [(self.door_in, 0o700), (self.config, 0o700), (self.spool, 0o700)]
+        folders = [(self.door_in, 0o700), (self.config, 0o700), (self.spool, 0o711)]
         if docker:
             folders.append((self.engine, 0o710))
         for folder, mode in folders:

@@ -169,7 +169,7 @@ def _isolation(here: Ground) -> tuple[Held, ...]:
         Held(
             name="seccomp",
             held=facts.seccomp,
-            how="the engine's default profile" if facts.seccomp else "the engine has no seccomp",
+            how="an allow-list of system calls" if facts.seccomp else "the engine has no seccomp",
             fix="" if facts.seccomp else "Use an engine built with seccomp.",
         ),
         Held(name="masked_paths", held=True, how="the engine's default; not for templates with docker: true"),

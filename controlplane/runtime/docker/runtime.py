@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +171,7 @@ class DockerRuntime:
             ca_bundle=self._options.ca_bundle,
             cgroup_parent=f"/{path}/{cgroups.DELEGATED}" if delegated else None,
             delegated=delegated,
+            machine=os.uname().machine if ground.facts.seccomp else None,
         )
         record = SandboxRecord(
             id=spec.id,

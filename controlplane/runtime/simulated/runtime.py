@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import secrets
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from controlplane.runtime.simulated.world import ImageRecord, SandboxRecord, Up,
 # Of a start, this share passes in create (the engine's part), the rest until sandboxd is ready.
 _CREATE_SHARE = 0.2
 _BASES = ("debian12",)
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 class SimulatedRuntime:
@@ -89,6 +91,7 @@ class SimulatedRuntime:
 
     async def create(self, spec: SandboxSpec) -> RunningSandbox:
         with FaultPoint(self._faults, "create"):
+            self._own(spec.id)
             image = self.world.image(spec.image)
             if image is None or image.deployment != self._deployment:
                 raise NotFound("image_not_found", f"There is no image {spec.image!r} on this runtime.")
@@ -184,6 +187,8 @@ class SimulatedRuntime:
         self.world.stop(sandbox)
 
     def _own(self, sandbox: str) -> SandboxRecord | None:
+        if not _ID.fullmatch(sandbox):
+            raise Permanent("invalid_sandbox_id", f"{sandbox[:80]!r} is no sandbox id.")
         record = self.world.sandbox(sandbox)
         return record if record is not None and record.deployment == self._deployment else None
 
