@@ -31,6 +31,7 @@ _PASSING = (
     vendor.ClusterDownError,
     vendor.MasterDownError,
 )
+_REFUSALS = (vendor.AuthenticationError, vendor.AuthorizationError, vendor.NoPermissionError)
 _PASSING_TEXTS = ("MISCONF", "BUSY", "NOREPLICAS", "OOM")
 
 
@@ -166,7 +167,8 @@ class Link:
         text = str(error)
         if isinstance(error, vendor.ResponseError) and text.startswith(_MARK):
             return _raised_by_script(text)
-        if isinstance(error, vendor.AuthenticationError | vendor.AuthorizationError):
+        # While connecting, what the server says is wrapped once more.
+        if isinstance(error.__cause__, _REFUSALS) or isinstance(error, _REFUSALS):
             return Permanent("store_denied", f"The store refuses this client: {text}", hint="Check store.redis_url.")
         passing = isinstance(error, _PASSING) or text.startswith(_PASSING_TEXTS)
         if isinstance(error, vendor.ResponseError) and not passing:

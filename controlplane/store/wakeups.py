@@ -23,7 +23,8 @@ class SessionWakeups:
         self._link = link
         self._channel = channel
         self._expected: dict[str, set[asyncio.Future[None]]] = {}
-        self._subscribed = asyncio.Event()
+        # Done while the subscription stands; failed while the server can't be reached.
+        self._standing: asyncio.Future[None] | None = None
         self._reader: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -53,32 +54,38 @@ class SessionWakeups:
                     del self._expected[session]
 
     async def _ready(self) -> None:
-        if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._read(), name="session-wakeups")
+        if self._reader is None or self._reader.done() or self._standing is None:
+            self._standing = asyncio.get_running_loop().create_future()
+            self._reader = asyncio.create_task(self._read(self._standing), name="session-wakeups")
         try:
             async with asyncio.timeout(self._link.operation_timeout_s):
-                await self._subscribed.wait()
+                await asyncio.shield(self._standing)
         except TimeoutError:
             raise Retryable("store_unavailable", "The store can't be subscribed to in time.") from None
 
-    async def _read(self) -> None:
+    async def _read(self, standing: asyncio.Future[None]) -> None:
         while True:
             try:
-                await self._read_until_it_breaks()
-            except WarmpoolError:
-                await asyncio.sleep(_RETRY_S)
-            finally:
-                self._subscribed.clear()
+                await self._read_until_it_breaks(standing)
+            except WarmpoolError as error:
+                if not standing.done():
+                    standing.set_exception(error)
+                    # Nobody may be waiting for it; then it is not an error worth a warning.
+                    standing.exception()
                 self._tell_all()
+                await asyncio.sleep(_RETRY_S)
+            standing = self._standing = asyncio.get_running_loop().create_future()
+            self._tell_all()
 
-    async def _read_until_it_breaks(self) -> None:
+    async def _read_until_it_breaks(self, standing: asyncio.Future[None]) -> None:
         async with contextlib.aclosing(self._link.subscription(self._channel)) as messages:
             async for message in messages:
-                if message is None:
-                    self._subscribed.set()
-                    self._tell_all()
-                else:
+                if message is not None:
                     self._tell(message.decode())
+                    continue
+                if not standing.done():
+                    standing.set_result(None)
+                self._tell_all()
 
     def _tell(self, session: str) -> None:
         for moved in self._expected.get(session, ()):

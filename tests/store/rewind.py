@@ -12,7 +12,6 @@ from controlplane.ids import SessionId
 from controlplane.store.keys import Keys
 
 _TIMES = ("created_at", "claimed_at", "attached_at", "expires_at", "wait_until", "last_activity_at", "ended_at")
-_INDEXES = ("deadlines", "idle", "live", "ended")
 
 
 class Rewind:
@@ -25,12 +24,20 @@ class Rewind:
         record = json.loads(await self._client.hget(self._key("sessions"), session))
         for name in _TIMES:
             if record.get(name) is not None:
-                record[name] -= seconds
+                record[name] = round(record[name] - seconds, 4)
         await self._client.hset(self._key("sessions"), session, json.dumps(record))
-        names = [self._key(n) for n in _INDEXES]
-        names += [self._key(n, record["tenant"]) for n in ("live", "ended")]
-        for name in names:
-            await self._client.zadd(name, {session: -seconds}, xx=True, incr=True)
+        for name in ("deadlines", "idle"):
+            await self._client.zadd(self._key(name), {session: -seconds}, xx=True, incr=True)
+        for of in (None, record["tenant"]):
+            await self._client.zadd(self._key("live", of), {session: record["created_at"]}, xx=True)
+            if record.get("ended_at"):
+                await self._client.zadd(self._key("ended", of), {session: record["ended_at"]}, xx=True)
+
+    async def forget_everything(self) -> None:
+        """As if the server had lost all of this deployment's state."""
+        names = [name async for name in self._client.scan_iter(match=f"{self._key.prefix}*", count=1000)]
+        if names:
+            await self._client.delete(*names)
 
 
 @asynccontextmanager

@@ -10,9 +10,9 @@ import pytest
 from controlplane.errors import Conflict, NotFound
 from controlplane.ids import SandboxId, new_sandbox_id, new_session_id, pool_key
 from controlplane.model.sandbox import Sandbox, Session
-from controlplane.model.template import Pool
 from controlplane.store.port import NewSandbox, PoolCounts
-from tests.store.world import ACME, DEMO, POOL, V1, World
+from tests.store.rewind import Rewind
+from tests.store.world import ACME, DEMO, POOL, V1, World, new_world
 
 
 def another(sandbox: Sandbox, count_limit: int = 1000) -> NewSandbox:
@@ -201,28 +201,19 @@ async def test_a_sandbox_of_another_pool_uid_is_not_handed_out(world: World) -> 
     assert await world.state(stranger.id) == "draining", "case 20: never adopts the old object"
 
 
-async def test_a_running_sandbox_and_its_session_can_be_recorded_again(world: World) -> None:
-    await world.ready()
+async def test_a_running_sandbox_and_its_session_can_be_recorded_again(world: World, rewind: Rewind) -> None:
     session = await world.attached(labels={"a": "b"}, idle_timeout_s=60.0, idempotency_key="key")
-    sandbox = await world.store.get_sandbox(session.sandbox or SandboxId(""))
-    await world.store._link.command("FLUSHDB")  # type: ignore[attr-defined]
-    await world.store.open()
-    again = await _furnish(world)
-    assert await world.store.adopt(replace(sandbox, pool_uid=again.uid), session)
-    assert not await world.store.adopt(replace(sandbox, pool_uid=again.uid), session)
-    assert await world.state(sandbox.id) == "claimed"
-    rebuilt = await world.store.get_session(session.id)
+    assert session.sandbox is not None
+    sandbox = await world.store.get_sandbox(session.sandbox)
+    await rewind.forget_everything()
+    again = await new_world(world.store)
+    assert await again.store.adopt(sandbox, session)
+    assert not await again.store.adopt(sandbox, session)
+    assert await again.state(sandbox.id) == "claimed"
+    rebuilt = await again.store.get_session(session.id)
     assert (rebuilt.state, rebuilt.sandbox, rebuilt.expires_at) == ("attached", sandbox.id, session.expires_at)
-    repeated = await world.claim(idempotency_key="key")
+    repeated = await again.claim(idempotency_key="key")
     assert repeated.outcome == "repeat" and repeated.sessions_now == 1
-
-
-async def _furnish(world: World) -> Pool:
-    from tests.store.world import new_world
-
-    fresh = await new_world(world.store)
-    world.fence = fresh.fence
-    return await world.store.get_pool(POOL)
 
 
 async def test_an_adopted_ready_sandbox_serves_again_any_other_unclaimed_one_is_destroyed(world: World) -> None:

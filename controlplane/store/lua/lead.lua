@@ -5,8 +5,8 @@ if holder == A.holder then
   return tonumber(redis.call('GET', key('fence')))
 end
 if holder then return 0 end
--- Tokens begin at the time, so that they rise even over a loss of all state.
-redis.call('SET', key('fence'), math.floor(now), 'NX')
+-- Tokens begin at the time in ms, so that they rise even over a loss of all state.
+redis.call('SET', key('fence'), math.floor(now * 1000), 'NX')
 local fence = redis.call('INCR', key('fence'))
 redis.call('SET', key('leader'), A.holder, 'PX', A.ttl_ms)
 emit('leader.elected', A.holder, '', A.holder, '', {fence = tostring(fence)})
