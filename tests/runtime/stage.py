@@ -20,6 +20,7 @@ from controlplane.ids import SandboxId, new_id, new_sandbox_id
 from controlplane.model.resources import MIB, Resources
 from controlplane.runtime.agentbundle import ensure_agent_bundle
 from controlplane.runtime.docker import DockerOptions, DockerRuntime
+from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.runtime import LocalOptions, LocalRuntime
 from controlplane.runtime.port import RunningSandbox, Runtime, SandboxSpec
 from controlplane.runtime.simulated import SimulatedRuntime
@@ -54,6 +55,7 @@ def open_runtime(setting: Setting) -> Runtime:
         local = LocalOptions(
             state_dir=setting.state_dir / setting.deployment,
             deployment=setting.deployment,
+            ids=IdRange(start=200_000),
             cgroup_parent=CGROUP_PARENT,
         )
         return LocalRuntime(local, bases(), agent)
