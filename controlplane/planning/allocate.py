@@ -155,6 +155,8 @@ class Allocation:
         most = max(0, view.pool.max_total - view.claimed - 1)
         floor = min(max(1, math.ceil(view.target * self.limits.ready_floor_share)), most)
         size = view.pool.resources
+        # Nothing of this pool is on its way, in either direction: waiting for it would be for ever.
+        stands_still = not (view.starting or view.starts or view.draining or view.coming)
         for _ in range(wanted):
             if self.slots <= 0 or (view.probing and view.starts + len(view.starting) >= 1):
                 return
@@ -164,18 +166,15 @@ class Allocation:
             elif view.coming > 0 and self.ledger.fits_soon(size):
                 self.ledger.reserve(size)
                 view.coming, self.slots = view.coming - 1, self.slots - 1
-            elif left and (usable > floor or self._stands_still(view)):
+            elif left and (usable > floor or stands_still):
                 self._retire(view, left.pop(0), "makes room for the new version")
                 view.coming -= 1
+                stands_still = False
                 self.ledger.reserve(size)
                 usable, self.slots = usable - 1, self.slots - 1
             else:
                 _note(view, f"replacing old sandboxes keeps {floor} ready")
                 return
-
-    def _stands_still(self, view: PoolView) -> bool:
-        """Nothing of this pool is on its way, in either direction: waiting would be for ever."""
-        return not (view.starting or view.starts or view.draining or view.coming)
 
     def _evict_one(self, victim: PoolView, why: str) -> None:
         sandbox = victim.by_age()[victim.evicted]
