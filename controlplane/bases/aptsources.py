@@ -18,13 +18,22 @@ DEFAULT_SECURITY = "http://deb.debian.org/debian-security"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrors:
-    """Roots of the Debian archive and its security archive, the most wanted first; never empty."""
+    """Roots of the Debian archive and its security archive, the most wanted first; never empty.
+
+    ``snapshots``: roots of the archives of everything that ever was, main and security, tried last."""
 
     main: tuple[str, ...]
     security: tuple[str, ...]
+    snapshots: tuple[str, str] = (
+        "http://snapshot.debian.org/archive/debian",
+        "http://snapshot.debian.org/archive/debian-security",
+    )
 
     def of(self, archive: str) -> tuple[str, ...]:
         return self.security if archive == "security" else self.main
+
+    def snapshot(self, archive: str) -> str:
+        return self.snapshots[archive == "security"]
 
 
 def host_mirrors(apt_dir: Path) -> Mirrors:

@@ -42,11 +42,14 @@ _NEEDED = {"mmdebstrap": "mmdebstrap", "dpkg-deb": "dpkg", APT_HELPER: "apt"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
+    """``held``: the lock's descriptor. The build inherits it, so that nobody builds beside an orphan."""
+
     folder: Path
     lock: Lock
     paths: dict[LockedPackage, Path]
     home: Path
     recipe: str
+    held: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +89,14 @@ async def ensure_base(
     if found := _built(name, recipe, home):
         return found
     home.parent.mkdir(parents=True, exist_ok=True)
-    async with _locked(home.with_suffix(".lock"), progress):
+    async with _locked(home.with_suffix(".lock"), progress) as held:
         if found := _built(name, recipe, home):
             return found
         lock = read_lock(folder / "lock.json")
         await _check_host(lock)
         try:
             paths = await fetch_packages(lock, cache_dir / "debs", host_mirrors(apt_dir), progress)
-            await _build(_Job(folder=folder, lock=lock, paths=paths, home=home, recipe=recipe), progress)
+            await _build(_Job(folder=folder, lock=lock, paths=paths, home=home, recipe=recipe, held=held), progress)
         except OSError as error:
             raise Retryable(
                 "disk_full",
@@ -123,8 +126,8 @@ def _built(name: str, recipe: str, home: Path) -> Base | None:
 
 
 @contextlib.asynccontextmanager
-async def _locked(path: Path, progress: Callable[[str], None]) -> AsyncIterator[None]:
-    """Holds the file lock ``path``; the kernel drops it when its holder dies."""
+async def _locked(path: Path, progress: Callable[[str], None]) -> AsyncIterator[int]:
+    """Holds the file lock ``path``, yields its descriptor; the kernel drops it when all its holders have died."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         told = False
@@ -137,7 +140,7 @@ async def _locked(path: Path, progress: Callable[[str], None]) -> AsyncIterator[
                     progress("waiting for another process that builds this base")
                 told = True
                 await asyncio.sleep(0.1)
-        yield
+        yield handle
     finally:
         os.close(handle)
 
@@ -195,7 +198,7 @@ async def _mmdebstrap(job: _Job, scratch: Path) -> None:
         "SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch),
         "DEBIAN_FRONTEND": "noninteractive",
     }
-    code, output = await run_tool(argv, timeout_s=BUILD_TIMEOUT_S, env=env)
+    code, output = await run_tool(argv, timeout_s=BUILD_TIMEOUT_S, env=env, pass_fds=(job.held,))
     if code != 0:
         raise Permanent(
             "base_build_failed",

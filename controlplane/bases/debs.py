@@ -14,10 +14,6 @@ from controlplane.bases.process import run_tool
 from controlplane.errors import Permanent, Retryable
 
 APT_HELPER = "/usr/lib/apt/apt-helper"
-SNAPSHOT = {
-    "main": "http://snapshot.debian.org/archive/debian",
-    "security": "http://snapshot.debian.org/archive/debian-security",
-}
 _GROUPS = 4
 _FETCH_TIMEOUT_S = 600.0
 
@@ -80,7 +76,7 @@ def _attempts(mirrors: Mirrors) -> Iterable[Callable[[LockedPackage, Lock], str]
         return uri
 
     def at_snapshot(package: LockedPackage, lock: Lock) -> str:
-        return f"{SNAPSHOT[package.archive]}/{lock.snapshot}/{package.path}"
+        return f"{mirrors.snapshot(package.archive)}/{lock.snapshot}/{package.path}"
 
     yield from (at_mirror(index) for index in range(max(len(mirrors.main), len(mirrors.security))))
     yield at_snapshot

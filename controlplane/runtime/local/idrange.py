@@ -28,10 +28,11 @@ class IdRange:
     count: int = 65536
 
 
-async def unpack(tar: Path, target: Path, ids: IdRange) -> None:
+async def unpack(tar: Path, target: Path, ids: IdRange, lock: int) -> None:
     """Unpack ``tar`` into the empty directory ``target``, owners shifted into ``ids``.
 
     Device files are left out: a user namespace cannot make them, and every sandbox gets its own /dev.
+    ``lock``: a descriptor that the unpacking process inherits.
     Raises Permanent ``unpack_failed``, Retryable ``disk_full``.
     """
     os.chown(target, ids.start, ids.start)
@@ -47,6 +48,7 @@ async def unpack(tar: Path, target: Path, ids: IdRange) -> None:
                 timeout_s=_UNPACK_TIMEOUT_S,
                 cwd=target,
                 stdin=source.fileno(),
+                pass_fds=(lock,),
             )
     if code != 0 and _DISK_FULL_WORDS in output:
         raise Retryable("disk_full", "The disk is full: a base could not be unpacked.", after_s=60, hint="Free 2 GB.")

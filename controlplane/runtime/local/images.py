@@ -53,12 +53,13 @@ class ImageStore:
     def list(self) -> list[Image]:
         return [as_image(found) for found in self._records()]
 
-    async def add_base(self, ref: str, tar: Path) -> Image:
-        """Unpack ``tar`` as the image ``ref``. The caller sees to it that only one does so at a time."""
+    async def add_base(self, ref: str, tar: Path, lock: int) -> Image:
+        """Unpack ``tar`` as the image ``ref``. ``lock``: the caller's, which keeps it to one at a time; the
+        unpacking process inherits it, so that after a crash of this one nobody works beside it."""
         scratch = self._folder / f".new-{ref}"
         shutil.rmtree(scratch, ignore_errors=True)
         (scratch / "layer").mkdir(parents=True)
-        await unpack(tar, scratch / "layer", self._ids)
+        await unpack(tar, scratch / "layer", self._ids, lock)
         record = ImageRecord(
             ref=ref,
             parent=None,
@@ -71,11 +72,11 @@ class ImageStore:
         scratch.rename(self._folder / ref)
         return as_image(record)
 
-    async def seal(self, ref: str, parent: str, upper: Path) -> Image:
+    async def seal(self, ref: str, parent: str, upper: Path, lock: int) -> Image:
         """Make ``upper`` the layer of a new image ``ref`` on ``parent``. Repeatable at every step.
 
         An upper directory of the same file system is moved; one on a disk of its own is copied.
-        Raises Retryable ``disk_full``.
+        ``lock``: the caller's on ``ref``, inherited by the copying process. Raises Retryable ``disk_full``.
         """
         pending = self._folder / f".seal-{records.check_ref(ref)}"
         pending.mkdir(exist_ok=True)
@@ -84,7 +85,7 @@ class ImageStore:
             if upper.stat().st_dev == self._folder.stat().st_dev:
                 upper.rename(layer)
             else:
-                await _copy(upper, layer)
+                await _copy(upper, layer, lock)
         record = ImageRecord(
             ref=ref,
             parent=parent,
@@ -127,11 +128,11 @@ def as_image(found: ImageRecord) -> Image:
     return Image(ref=found.ref, parent=found.parent, created_at=found.created_at, size_bytes=found.size_bytes)
 
 
-async def _copy(upper: Path, layer: Path) -> None:
+async def _copy(upper: Path, layer: Path, lock: int) -> None:
     """A copy with owners, times, hard links, whiteouts and overlay's own attributes, put in place whole."""
     part = layer.with_name("layer.part")
     await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
-    code, output = await run(["cp", "--archive", "--", str(upper), str(part)], timeout_s=900)
+    code, output = await run(["cp", "--archive", "--", str(upper), str(part)], timeout_s=900, pass_fds=(lock,))
     if code != 0:
         raise Retryable("disk_full", f"A layer could not be copied: {output.strip()[-500:]}", after_s=60)
     part.rename(layer)

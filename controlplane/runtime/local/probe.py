@@ -23,6 +23,7 @@ from controlplane.runtime.local.cgroups import Hierarchies
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.process import run
 from controlplane.runtime.local.records import SandboxPlace, StatePlaces
+from controlplane.runtime.local.seccomp import MACHINES
 from controlplane.runtime.port import Capabilities, Held
 
 _TRIAL_TIMEOUT_S = 20.0
@@ -87,7 +88,7 @@ async def capabilities(given: ProbeInput) -> Capabilities:
         engine = await _trial(given, binary, docker=True)
     except (WarmpoolError, OSError) as error:
         reason = f"A trial container did not start: {error}"
-        return Capabilities(runtime="local", usable=False, reason=reason, fix=f"{binary} run (see the reason)")
+        return Capabilities(runtime="local", usable=False, reason=reason, fix=f"Make `{binary} run` work on this host.")
     disk = await asyncio.to_thread(_disk_limit, given)
     return Capabilities(
         runtime="local",
@@ -113,6 +114,8 @@ def _obstacle(given: ProbeInput) -> tuple[str, str] | None:
         return error.message, _INSTALL
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
         return "unshare and nsenter are not installed.", "apt-get install -y util-linux"
+    if platform.machine() not in MACHINES:
+        return f"There is no seccomp profile for {platform.machine()}.", f"Use one of: {', '.join(MACHINES)}."
     if not given.hierarchies.roots:
         return "No cgroup hierarchy is mounted.", "mount -t cgroup2 none /sys/fs/cgroup"
     given.places.make()

@@ -88,11 +88,11 @@ class LocalRuntime:
         await asyncio.to_thread(self._places.make)
         built = await self._bases.ensure(base, progress)
         ref = self._images.base_ref(base, built.digest)
-        async with self._locks.base():
+        async with self._locks.base() as lock:
             if not self._images.has(ref):
                 progress(f"unpacking the base {base}")
                 with _disk_errors():
-                    return await self._images.add_base(ref, built.rootfs_tar)
+                    return await self._images.add_base(ref, built.rootfs_tar, lock)
         return as_image(self._images.record(ref))
 
     async def base_digest(self, base: str) -> str:
@@ -136,7 +136,7 @@ class LocalRuntime:
     async def commit(self, sandbox: SandboxId, ref_hint: str) -> Image:
         ref = records.check_ref(ref_hint)
         place = self._places.sandbox(sandbox)
-        async with self._locks.sandbox(sandbox), self._locks.sealing(ref):
+        async with self._locks.sandbox(sandbox), self._locks.sealing(ref) as lock:
             if self._images.has(ref):
                 return as_image(self._images.record(ref))
             found = records.read_sandbox(place)
@@ -144,7 +144,7 @@ class LocalRuntime:
                 raise NotFound("sandbox_not_found", f"There is no sandbox {sandbox} to commit.")
             with _disk_errors():
                 await asyncio.to_thread(assembly.stop, place, self._hierarchies, self._cgroup(sandbox))
-                return await self._images.seal(ref, found.image, place.upper)
+                return await self._images.seal(ref, found.image, place.upper, lock)
 
     async def list_images(self) -> builtins.list[Image]:
         await asyncio.to_thread(self._places.make)

@@ -19,6 +19,7 @@ _ARCHITECTURES = {
     "x86_64": ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86"),
     "aarch64": ("SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"),
 }
+MACHINES = tuple(_ARCHITECTURES)
 
 
 @cache

@@ -166,3 +166,42 @@ async def test_killed_at_any_moment_the_next_call_sets_things_right(
             assert (await sh(await create(sandbox), "echo well")).text == "well\n"
     await runtime.destroy(sandbox)
     assert traces(sandbox) == []
+
+
+_COMMIT = """
+import asyncio, sys
+from pathlib import Path
+from tests.runtime.local.conftest import make_runtime
+
+async def main():
+    state, sandbox, ref = sys.argv[1:]
+    print("ready", flush=True)
+    await make_runtime(Path(state)).commit(sandbox, ref)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("disk", [None, 128 * MIB])
+async def test_a_commit_cut_off_at_any_moment_is_finished_by_the_next(
+    runtime: LocalRuntime, state_dir: Path, create: Create, disk: int | None
+) -> None:
+    for delay_s in (0.005, 0.02, 0.04, 0.08, 0.15):
+        built = await create(resources=Resources(memory_bytes=256 * MIB, disk_bytes=disk))
+        ref = f"v-{built.id}"
+        digest = await sh(built, "head -c 48M /dev/urandom >/workspace/big; sha256sum /workspace/big")
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _COMMIT, str(state_dir), built.id, ref), stdout=asyncio.subprocess.PIPE
+        )
+        assert child.stdout is not None and await child.stdout.readline() == b"ready\n"
+        await asyncio.sleep(delay_s)  # the moment of death, not a wait for something
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+        image = await runtime.commit(built.id, ref)
+        await runtime.destroy(built.id)
+        following = await create(image=image.ref)
+        assert (await sh(following, "sha256sum /workspace/big")).text == digest.text
+        await runtime.destroy(following.id)
+        await runtime.delete_image(ref)
+    assert [path.name for path in (state_dir / "local/images").iterdir() if path.name.startswith(".")] == []

@@ -1,0 +1,69 @@
+"""The report says what a trial showed, and what to do where one cannot be made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controlplane.errors import Permanent
+from controlplane.runtime.local import cgroups, probe
+from controlplane.runtime.local.cgroups import Hierarchies
+from controlplane.runtime.local.idrange import IdRange
+from controlplane.runtime.local.records import StatePlaces
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def given(state_dir: Path) -> probe.ProbeInput:
+    return probe.ProbeInput(
+        places=StatePlaces.at(state_dir / "local"),
+        hierarchies=cgroups.find(Path("/proc/self/mountinfo").read_text()),
+        ids=IdRange(start=200_000),
+        cgroup=f"warmpool/{state_dir.name}/probe",
+        oci_runtime="auto",
+    )
+
+
+async def test_a_host_with_runc_and_cgroups_holds_every_wall(given: probe.ProbeInput) -> None:
+    report = await probe.capabilities(given)
+    assert report.usable, report.reason
+    assert "run" in report.version
+    assert [wall.name for wall in report.isolation if not wall.held] == []
+    assert {limit.name for limit in report.limits if limit.held} >= {"memory", "cpu", "pids"}
+    leftovers = [path.name for path in given.places.root.iterdir() if "probe" in path.name]
+    assert leftovers == []
+
+
+async def test_a_missing_runtime_is_named_with_the_command_that_installs_one(given: probe.ProbeInput) -> None:
+    report = await probe.capabilities(replace(given, oci_runtime="/nowhere/runc"))
+    assert not report.usable
+    assert "/nowhere/runc" in report.reason and report.fix.startswith("apt-get install")
+    with pytest.raises(Permanent, match="/nowhere/runc"):
+        probe.choose_binary("/nowhere/runc")
+
+
+async def test_a_folder_that_sandboxes_cannot_pass_is_named(given: probe.ProbeInput, state_dir: Path) -> None:
+    shut = state_dir / "shut"
+    shut.mkdir(mode=0o700)
+    report = await probe.capabilities(replace(given, places=StatePlaces.at(shut / "local")))
+    assert not report.usable
+    assert f"chmod o+x {shut}" in report.fix
+
+
+async def test_a_host_without_cgroups_is_not_usable(given: probe.ProbeInput) -> None:
+    report = await probe.capabilities(replace(given, hierarchies=Hierarchies(version=2, roots={})))
+    assert not report.usable and "cgroup" in report.reason
+
+
+async def test_a_runtime_that_starts_nothing_is_reported_with_its_words(
+    given: probe.ProbeInput, state_dir: Path
+) -> None:
+    broken = state_dir / "broken-runtime"
+    broken.write_text("#!/bin/sh\necho 'cgroups: hybrid is not supported' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    report = await probe.capabilities(replace(given, oci_runtime=str(broken)))
+    assert not report.usable
+    assert "hybrid is not supported" in report.reason
