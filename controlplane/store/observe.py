@@ -10,7 +10,7 @@ from controlplane.ids import LineageKey, PoolKey, lineage_key
 from controlplane.model.actions import Observed
 from controlplane.model.sandbox import Sandbox
 from controlplane.model.template import Lineage, Pool
-from controlplane.store.codec import decode, decode_all
+from controlplane.store.codec import LastSeen, decode, decode_all
 from controlplane.store.parts import StorePart
 
 T = TypeVar("T", int, float)
@@ -30,6 +30,9 @@ def _by_pool(flat: Mapping[bytes, bytes], number: type[T]) -> dict[PoolKey, T]:
 
 
 class Observing(StorePart):
+    _seen_pools: LastSeen[Pool]
+    _seen_sandboxes: LastSeen[Sandbox]
+
     async def observe(self) -> Observed:
         time, pools, sandboxes, lineages, facts, waiting, recency = await self._link.read_together(
             ("TIME",),
@@ -41,7 +44,7 @@ class Observing(StorePart):
             ("HGETALL", self._key("recency")),
         )
         known = {lineage.key: lineage for lineage in decode_all(Lineage, lineages)}
-        found_pools = tuple(decode_all(Pool, pools))
+        found_pools = self._seen_pools.decode_all(pools)
         wanted = {lineage_key(pool.template, pool.ref): pool.template for pool in found_pools}
         wanted |= {key: lineage.template for key, lineage in known.items()}
         templates = {key.decode(): decode(TemplateFacts, raw) for key, raw in facts.items()}
@@ -49,7 +52,7 @@ class Observing(StorePart):
         return Observed(
             now=_seconds(time),
             pools=found_pools,
-            sandboxes=tuple(decode_all(Sandbox, sandboxes)),
+            sandboxes=self._seen_sandboxes.decode_all(sandboxes),
             lineages=known,
             revisions={key: templates[template].revision for key, template in wanted.items()},
             strict=frozenset(key for key, template in wanted.items() if templates[template].strict),

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from controlplane.model.sandbox import Sandbox
+from controlplane.model.template import Pool
 from controlplane.store.builds import Builds
 from controlplane.store.claims import Claims
+from controlplane.store.codec import LastSeen
 from controlplane.store.connection import Link
 from controlplane.store.events import Events
 from controlplane.store.keys import Keys
@@ -74,6 +77,8 @@ class RedisStore(Claims, Sessions, Sandboxes, Templates, Builds, Tenancy, Leadin
         )
         self._schema = Schema(self._link, schema_version, migrations)
         self._link.on_empty = self._schema.ensure
+        self._seen_pools = LastSeen(Pool)
+        self._seen_sandboxes = LastSeen(Sandbox)
         self._wakeups = SessionWakeups(self._link, self._key("sessions_moved"))
 
     async def open(self) -> None:

@@ -20,7 +20,7 @@ if A.has_session then
     if session.idempotency_key then
       redis.call('HSETNX', key('idempotency', session.tenant), session.idempotency_key, session.id)
     end
-    put_session(session)
+    put_session(session, true)
     emit('session.' .. session.state, session.id, session.tenant, 'store', 'adopted', {sandbox = sandbox.id})
     holder = session
   elseif known.state ~= 'ended' and known.state ~= 'waiting' and known.sandbox == sandbox.id then
@@ -40,7 +40,7 @@ sandbox.state_since = now
 if sandbox.created_at == 0 then sandbox.created_at = now end
 if sandbox.state == 'ready' then sandbox.ready_at = sandbox.ready_at or now end
 if sandbox.state == 'draining' then sandbox.deadline_at = now + CONFIG.drain_limit_s end
-put_sandbox(sandbox)
+put_sandbox(sandbox, true)
 emit('sandbox.' .. sandbox.state, sandbox.id, sandbox.tenant, 'store', 'adopted', {pool = sandbox.pool})
 wake()
 return 1

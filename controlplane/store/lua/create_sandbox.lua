@@ -10,7 +10,7 @@ if redis.call('SCARD', key('pool_sandboxes', sandbox.pool)) >= limit then return
 sandbox.state, sandbox.created_at, sandbox.state_since = 'building', now, now
 sandbox.session, sandbox.ready_at, sandbox.expires_at = nil, nil, nil
 if A.deadline_s then sandbox.deadline_at = now + A.deadline_s end
-put_sandbox(sandbox)
+put_sandbox(sandbox, true)
 emit('sandbox.building', sandbox.id, sandbox.tenant, 'scheduler', sandbox.reason,
   {pool = sandbox.pool, version = sandbox.version})
 return 1

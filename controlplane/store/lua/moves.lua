@@ -1,7 +1,7 @@
 -- Changes of sandboxes and sessions that several scripts share. put_* are the only writers of these records
 -- and keep every index in step with them.
 
-local function put_sandbox(sandbox)
+local function put_sandbox(sandbox, is_new)
   local ready, member = key('ready', sandbox.pool), sandbox.version .. '|' .. sandbox.id
   if sandbox.state == 'ready' then
     redis.call('ZADD', ready, sandbox.ready_at, member)
@@ -14,8 +14,10 @@ local function put_sandbox(sandbox)
     redis.call('HDEL', key('sandboxes'), sandbox.id)
     return nil
   end
-  redis.call('SADD', key('pool_sandboxes', sandbox.pool), sandbox.id)
-  redis.call('SADD', key('version_sandboxes', sandbox.version), sandbox.id)
+  if is_new then
+    redis.call('SADD', key('pool_sandboxes', sandbox.pool), sandbox.id)
+    redis.call('SADD', key('version_sandboxes', sandbox.version), sandbox.id)
+  end
   return save('sandboxes', sandbox.id, sandbox)
 end
 
@@ -42,7 +44,7 @@ local function session_deadline(session)
   return session.expires_at
 end
 
-local function put_session(session)
+local function put_session(session, is_new)
   local id, tenant = session.id, session.tenant
   if session.state == 'ended' then
     redis.call('ZREM', key('deadlines'), id)
@@ -53,8 +55,10 @@ local function put_session(session)
     redis.call('ZADD', key('ended', tenant), session.ended_at, id)
   else
     redis.call('ZADD', key('deadlines'), session_deadline(session), id)
-    redis.call('ZADD', key('live'), session.created_at, id)
-    redis.call('ZADD', key('live', tenant), session.created_at, id)
+    if is_new then
+      redis.call('ZADD', key('live'), session.created_at, id)
+      redis.call('ZADD', key('live', tenant), session.created_at, id)
+    end
     if session.state == 'attached' and session.idle_timeout_s then
       redis.call('ZADD', key('idle'), session.last_activity_at + session.idle_timeout_s, id)
     else
@@ -65,8 +69,9 @@ local function put_session(session)
 end
 
 local function move_session(session, event, actor, reason, data)
+  local is_new = session.state == 'new'
   session.state = next_state(SESSION, session.state, event, 'Session ' .. session.id)
-  local raw = put_session(session)
+  local raw = put_session(session, is_new)
   data = data or {}
   data.pool, data.sandbox = session.pool, session.sandbox
   emit('session.' .. session.state, session.id, session.tenant, actor, reason, data)
@@ -159,7 +164,8 @@ local function find_ready(pool, wants)
   if not lineage or not lineage.current then return nil, 'building' end
   local facts, ready = facts_of(pool.template), key('ready', pool.key)
   local found, second, passed_over, broken = nil, nil, false, {}
-  local from, step = 0, 32
+  -- Nearly always the first one fits.
+  local from, step = 0, 4
   repeat
     local members = redis.call('ZREVRANGE', ready, from, from + step - 1)
     for _, member in ipairs(members) do
@@ -173,8 +179,9 @@ local function find_ready(pool, wants)
         else passed_over = true end
       end
     end
-    from = from + step
-  until found or #members < step
+    local last_page = #members < step
+    from, step = from + step, 32
+  until found or last_page
   for _, member in ipairs(broken) do redis.call('ZREM', ready, member) end
   if found or second then return found or second end
   return nil, passed_over and 'version_changed' or 'pool_empty'

@@ -29,10 +29,13 @@ local TIME = redis.call('TIME')
 local now = tonumber(TIME[1]) + math.floor(tonumber(TIME[2]) / 100) / 10000
 
 -- Absent and null are the same in a record, so nulls are dropped and absent fields take the model's default.
+-- Records written here have none: looking for the word first costs a tenth of looking at every field.
 local function decode(raw)
-  local record = cjson.decode(raw)
-  for field, value in pairs(record) do
-    if value == cjson.null then record[field] = nil end
+  local record, null = cjson.decode(raw), cjson.null
+  if string.find(raw, 'null', 1, true) then
+    for field, value in pairs(record) do
+      if value == null then record[field] = nil end
+    end
   end
   return record
 end
