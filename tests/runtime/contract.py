@@ -182,10 +182,10 @@ class RuntimeContract:
         if capabilities.holds("disk") or capabilities.runtime == "simulated":
             await stage.up(asked)
             return
-        await self._refused(stage, asked)
+        await self.refused(stage, asked)
         await stage.up(replace(asked, trusted=True))
 
-    async def _refused(self, stage: Stage, spec: SandboxSpec) -> None:
+    async def refused(self, stage: Stage, spec: SandboxSpec) -> None:
         with pytest.raises(WarmpoolError) as caught:
             await stage.runtime.create(spec)
         assert caught.value.code == "limit_not_held"
