@@ -20,6 +20,7 @@ from controlplane.model.resources import Resources
 
 DELEGATED = "cmds"
 _CPU_PERIOD_US = 100_000
+_ATTEMPTS = 10
 # Groups are kernel memory of the host; a sandbox makes one a command, an engine inside one a container.
 _MOST_GROUPS = 4096
 _MOVING_FILES = ("cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control")
@@ -71,19 +72,14 @@ def create(found: Hierarchies, path: str, resources: Resources, owner: int) -> N
     ``owner``: host uid and gid of the mapped root. Raises OSError, also when a limit cannot be set.
     Repeating it is harmless.
     """
-    if found.version == 2:
-        _enable_v2(found.roots["v2"], path)
-    for name, directory in found.directories(path).items():
-        delegated = directory / DELEGATED
-        delegated.mkdir(parents=True, exist_ok=True)
-        if name == "cpuset":
-            _fill_cpuset(found.roots[name], delegated)
-        for file, value in _limits(name, resources):
-            _write_limit(directory / file, value)
-        os.chown(delegated, owner, owner)
-        for file in _MOVING_FILES:
-            with contextlib.suppress(FileNotFoundError):
-                os.chown(delegated / file, owner, owner)
+    for attempt in range(_ATTEMPTS):
+        try:
+            _create(found, path, resources, owner)
+            return
+        except FileNotFoundError:
+            # The removal of the parent's last other sandbox may have taken the parent along in between.
+            if attempt == _ATTEMPTS - 1:
+                raise
 
 
 def kill(found: Hierarchies, path: str) -> None:
@@ -108,13 +104,18 @@ def kill(found: Hierarchies, path: str) -> None:
 
 
 def remove(found: Hierarchies, path: str) -> None:
-    """Remove ``path`` and all below it from every hierarchy; missing is success. Raises OSError EBUSY."""
+    """Remove ``path`` and all below it from every hierarchy, and its parents where that leaves them empty;
+    missing is success. Raises OSError EBUSY."""
     deadline = time.monotonic() + 5
     for directory in found.directories(path).values():
         while not _remove_tree(directory):
             if time.monotonic() > deadline:
                 raise OSError(errno.EBUSY, "the control group is still in use", str(directory))
             time.sleep(0.002)
+    for parent in list(Path(path).parents)[:-1]:
+        for root in found.roots.values():
+            with contextlib.suppress(OSError):
+                (root / parent).rmdir()
 
 
 def inside(found: Hierarchies) -> dict[str, str]:
@@ -122,6 +123,22 @@ def inside(found: Hierarchies) -> dict[str, str]:
     if found.version == 2:
         return {"v2": "/sys/fs/cgroup"}
     return {name: f"/sys/fs/cgroup/{root.name}" for name, root in found.roots.items()}
+
+
+def _create(found: Hierarchies, path: str, resources: Resources, owner: int) -> None:
+    if found.version == 2:
+        _enable_v2(found.roots["v2"], path)
+    for name, directory in found.directories(path).items():
+        delegated = directory / DELEGATED
+        delegated.mkdir(parents=True, exist_ok=True)
+        if name == "cpuset":
+            _fill_cpuset(found.roots[name], delegated)
+        for file, value in _limits(name, resources):
+            _write_limit(directory / file, value)
+        os.chown(delegated, owner, owner)
+        for file in _MOVING_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                os.chown(delegated / file, owner, owner)
 
 
 def _limits(name: str, resources: Resources) -> Iterator[tuple[str, str]]:

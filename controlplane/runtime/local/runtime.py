@@ -8,7 +8,6 @@ that was cut off anywhere is repaired by the next ``create`` or ``destroy`` of t
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
 import errno
 import time
@@ -122,7 +121,7 @@ class LocalRuntime:
     async def inspect(self, sandbox: SandboxId) -> RunningSandbox | None:
         return await asyncio.to_thread(self._observe, sandbox)
 
-    async def list(self) -> list[RunningSandbox]:
+    async def list_sandboxes(self) -> list[RunningSandbox]:
         return await asyncio.to_thread(self._observe_all)
 
     async def destroy(self, sandbox: SandboxId) -> None:
@@ -146,7 +145,7 @@ class LocalRuntime:
                 await asyncio.to_thread(assembly.stop, place, self._hierarchies, self._cgroup(sandbox))
                 return await self._images.seal(ref, found.image, place.upper, lock)
 
-    async def list_images(self) -> builtins.list[Image]:
+    async def list_images(self) -> list[Image]:
         await asyncio.to_thread(self._places.make)
         return await asyncio.to_thread(self._images.list)
 
@@ -210,7 +209,7 @@ class LocalRuntime:
             return _seen(sandbox, place)
         return _seen(sandbox, remains) if remains.root.exists() else None
 
-    def _observe_all(self) -> builtins.list[RunningSandbox]:
+    def _observe_all(self) -> list[RunningSandbox]:
         try:
             names = {path.name.removeprefix(".gone-") for path in self._places.sandboxes.iterdir()}
         except FileNotFoundError:

@@ -12,19 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.bases.source import BaseCache, default_images_dir
 from controlplane.ids import SandboxId, new_sandbox_id
 from controlplane.model.resources import MIB, Resources
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.runtime import LocalOptions, LocalRuntime
 from controlplane.runtime.port import RunningSandbox, SandboxSpec
+from tests.engines import bases
 
 RESPONDER = Path(__file__).with_name("responder.py")
-
-
-def cache_dir() -> Path:
-    """Packages and built bases, kept between runs."""
-    return Path(os.environ.get("WARMPOOL_TEST_CACHE") or Path.home() / ".cache" / "warmpool-test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +63,7 @@ def make_runtime(state_dir: Path) -> LocalRuntime:
 
     return LocalRuntime(
         LocalOptions(state_dir=state_dir, deployment=state_dir.name, ids=IdRange(start=200_000)),
-        BaseCache(cache_dir=cache_dir(), images_dir=default_images_dir()),
+        bases(),
         agent,
     )
 
@@ -83,7 +78,7 @@ def base_ref(state_dir: Path) -> str:
 async def runtime(state_dir: Path, base_ref: str) -> AsyncIterator[LocalRuntime]:
     runtime = make_runtime(state_dir)
     yield runtime
-    for sandbox in await runtime.list():
+    for sandbox in await runtime.list_sandboxes():
         await runtime.destroy(sandbox.id)
 
 

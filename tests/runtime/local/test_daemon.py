@@ -12,14 +12,13 @@ import pytest
 from agents.wire import ExecLimits, ExecStart, ExecStatus, sandbox_key
 from controlplane.agentclient.port import Door
 from controlplane.agentclient.unix_client import UnixAgentClient
-from controlplane.bases.source import BaseCache, default_images_dir
 from controlplane.ids import new_sandbox_id
 from controlplane.model.resources import GIB, MIB, Resources
 from controlplane.runtime.agentbundle import ensure_agent_bundle
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.runtime import LocalOptions, LocalRuntime
 from controlplane.runtime.port import SandboxSpec
-from tests.runtime.local.conftest import cache_dir
+from tests.engines import bases
 
 pytestmark = pytest.mark.real
 
@@ -33,11 +32,11 @@ async def runtime(state_dir: Path, base_ref: str) -> AsyncIterator[LocalRuntime]
 
     runtime = LocalRuntime(
         LocalOptions(state_dir=state_dir, deployment=state_dir.name, ids=IdRange(start=200_000)),
-        BaseCache(cache_dir=cache_dir(), images_dir=default_images_dir()),
+        bases(),
         agent,
     )
     yield runtime
-    for sandbox in await runtime.list():
+    for sandbox in await runtime.list_sandboxes():
         await runtime.destroy(sandbox.id)
 
 

@@ -53,7 +53,7 @@ async def test_creating_a_running_sandbox_again_changes_nothing(runtime: LocalRu
 
 async def test_a_sandbox_is_found_by_another_process_with_its_labels(runtime: LocalRuntime, create: Create) -> None:
     sandbox = await create(labels={"pool": "acme/demo", "version": "v-1"}, egress=True)
-    [found] = await runtime.list()
+    [found] = await runtime.list_sandboxes()
     assert found == sandbox
     assert found.labels == {"pool": "acme/demo", "version": "v-1"}
     assert found.egress_socket is not None and Path(found.egress_socket).parent.is_dir()
