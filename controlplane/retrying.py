@@ -33,7 +33,7 @@ async def retried(call: Callable[[], Awaitable[T]], *, within_s: float, what: st
         async with asyncio.timeout(within_s):
             async for attempt in tenacity.AsyncRetrying(
                 retry=tenacity.retry_if_exception_type(Retryable),
-                wait=tenacity.wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.05),
+                wait=tenacity.wait_exponential_jitter(multiplier=0.05, max=2.0, jitter=0.05),
                 stop=tenacity.stop_after_delay(within_s),
                 reraise=True,
             ):

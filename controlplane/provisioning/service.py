@@ -87,6 +87,10 @@ class Provisioning:
             if error.code == "store_unavailable":
                 raise
             await self._failed(sandbox, error)
+        except Exception as error:
+            # A fault of this program: noted like any failure, or the job would be put again for ever.
+            log.exception("sandbox %s: unexpected error", sandbox_id)
+            await self._failed(sandbox, Permanent("internal_error", f"Unexpected {type(error).__name__}: {error}"))
 
     async def _make_ready(self, sandbox: Sandbox) -> None:
         limit_s = self._times.start_timeout_s

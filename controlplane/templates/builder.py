@@ -18,7 +18,7 @@ from controlplane.agentclient.port import AgentClient
 from controlplane.artifacts.port import BuildLogs
 from controlplane.clock import Clock, SystemClock
 from controlplane.egressclient.port import EgressGateway
-from controlplane.errors import NotFound, WarmpoolError
+from controlplane.errors import NotFound, Permanent, WarmpoolError
 from controlplane.ids import BuildId, SandboxId, new_sandbox_id
 from controlplane.model.template import Build, Template, Version
 from controlplane.observer import Observer, Unobserved
@@ -109,6 +109,10 @@ class Builder:
             if error.code in _INTERRUPTIONS:
                 raise
             await self._fail(live, error)
+        except Exception as error:
+            # A fault of this program: noted like any failure, or the build would be taken up again for ever.
+            log.exception("build %s: unexpected error", live.build.id)
+            await self._fail(live, Permanent("internal_error", f"Unexpected {type(error).__name__}: {error}"))
 
     async def _begin(self, live: LiveBuild, template: Template) -> BuildSandbox:
         """Take the build up where it stands, or begin it anew."""
@@ -129,7 +133,8 @@ class Builder:
             if running is not None and running.state == "running" and running.door is not None:
                 await sandbox.attach(running)
                 return sandbox
-            if running is not None and live.step("seal").state == "running":
+            sealing = live.step("seal").state
+            if sealing == "succeeded" or (sealing == "running" and running is not None):
                 return sandbox
         attempt = build.attempt
         if build.sandbox is not None:

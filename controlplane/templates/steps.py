@@ -181,7 +181,9 @@ class BuildSandbox:
             check_result(result, f"Writing {path}", "files", 30)
 
     async def _end_commands(self) -> None:
-        assert self._door is not None
+        if self._door is None:
+            # Taken up after it was stopped for sealing: nothing runs in it.
+            return
         listed = await self._agents.exec_list(self._door, None)
         for command in listed.commands:
             if command.state != "closed":

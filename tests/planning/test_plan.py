@@ -511,3 +511,36 @@ def test_a_lowered_budget_is_given_back_least_recently_used_first() -> None:
     world.limits = replace(world.limits, budget=Budget(sandboxes=3))
     world.settle()
     assert (len(world.of(stale)), len(world.of(busy))) == (1, 2)
+
+
+def test_room_that_was_freed_for_a_waiting_session_is_not_taken_by_a_smaller_refill() -> None:
+    world = World(limits=Limits(budget=Budget(memory_bytes=400 * MIB)))
+    big = Resources(memory_bytes=300 * MIB, cpu_cores=0.1, pids=100)
+    stale = world.add_pool("stale", min_ready=3)
+    world.settle()
+    world.now += 10
+    wanted = world.add_pool("wanted", min_ready=0, resources=big)
+    refill = world.add_pool("refill", min_ready=1)
+    world.claim(wanted)
+    world.last_used_at[refill] = world.now - 100
+    made = world.tick()
+    # 100 MiB are free and would fit the refill, but then 300 MiB would never come together.
+    assert len(retired(made)) == 2
+    assert provisions(made) == []
+    world.gone(world.of(stale, "draining")[0].id)
+    assert provisions(world.tick()) == []
+    world.gone(world.of(stale, "draining")[0].id)
+    assert provisions(world.tick()) == [(wanted, 1, True)]
+
+
+def test_a_lowered_max_total_takes_old_versions_away_first() -> None:
+    world = World()
+    pool = world.add_pool("demo", min_ready=3, max_total=9)
+    world.settle()
+    old = {sandbox.id for sandbox in world.of(pool)}
+    world.change_template(pool)
+    world.tick()
+    world.publish(world.lineage_of(pool), world.pools[pool].template)
+    world.tick()
+    world.change_pool(pool, max_total=3)
+    assert set(retired(world.tick())) == old
