@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import controlplane.bases
 from controlplane.agentclient.dispatch import DispatchingAgent
 from controlplane.agentclient.port import AgentClient
 from controlplane.agentclient.unix_client import UnixAgentClient
 from controlplane.artifacts import FolderBuildLogs
-from controlplane.bases.builder import Base, ensure_base, recipe_digest
 from controlplane.bases.hostconfig import HostConfig, detect
 from controlplane.bases.registries import registries
+from controlplane.bases.source import BaseCache, default_images_dir
 from controlplane.configuration import deployment_secret
 from controlplane.egressclient.http import HttpEgressGateway
 from controlplane.egressclient.port import EgressGateway
@@ -22,34 +20,13 @@ from controlplane.runtime.agentbundle import ensure_agent_bundle
 from controlplane.runtime.docker import DockerOptions, DockerRuntime
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.runtime import LocalOptions, LocalRuntime
-from controlplane.runtime.port import Capabilities, Progress, Runtime
+from controlplane.runtime.port import Capabilities, Runtime
 from controlplane.runtime.simulated import LogNormal, SimulatedAgent, SimulatedRuntime, World
 from controlplane.settings import Settings
 from controlplane.store.redis_store import RedisStore, StoreOptions
 from controlplane.templates.steps import BuildSurroundings
 
 CA_INSIDE = "/run/warmpool/ca.pem"
-
-
-@dataclass(frozen=True, slots=True)
-class Bases:
-    """Bases from the lock files in ``images_dir``, built in the cache folder."""
-
-    cache_dir: Path
-    images_dir: Path
-
-    async def ensure(self, base: str, progress: Progress) -> Base:
-        return await ensure_base(base, cache_dir=self.cache_dir, images_dir=self.images_dir, progress=progress)
-
-    async def recipe(self, base: str) -> str:
-        return recipe_digest(base, self.images_dir)
-
-
-def images_dir() -> Path:
-    """images/ of a checkout, or the copy that an installed package carries."""
-    package = Path(controlplane.bases.__file__).parent
-    checkout = package.parent.parent / "images"
-    return checkout if checkout.is_dir() else package / "data"
 
 
 def store(settings: Settings) -> RedisStore:
@@ -91,7 +68,7 @@ def local_runtime(settings: Settings, host: HostConfig) -> LocalRuntime:
         oci_runtime=settings.runtime.oci_runtime,
         ca_bundle=host.ca_bundle,
     )
-    return LocalRuntime(options, Bases(settings.cache, images_dir()), _agent(settings))
+    return LocalRuntime(options, BaseCache(cache_dir=settings.cache, images_dir=default_images_dir()), _agent(settings))
 
 
 def docker_runtime(settings: Settings, host: HostConfig) -> DockerRuntime:
@@ -102,7 +79,7 @@ def docker_runtime(settings: Settings, host: HostConfig) -> DockerRuntime:
         cgroup_parent=settings.runtime.cgroup_parent,
         ca_bundle=host.ca_bundle,
     )
-    return DockerRuntime(options, Bases(settings.cache, images_dir()), _agent(settings))
+    return DockerRuntime(options, BaseCache(cache_dir=settings.cache, images_dir=default_images_dir()), _agent(settings))
 
 
 def simulated_runtime(settings: Settings) -> SimulatedRuntime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -13,19 +14,29 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from controlplane import provisioning
 from controlplane.api.app import create_app
 from controlplane.api.deps import ApiDeps, ApiLimits
 from controlplane.bases.registries import addresses_out_of_range, registries
-from controlplane.bootstrap import adapters
+from controlplane.bootstrap import adapters, presence
 from controlplane.bootstrap.operator import write_api_address
 from controlplane.clock import SystemClock
 from controlplane.configuration import deployment_secret
 from controlplane.errors import Permanent
+from controlplane.forecast import Steady
 from controlplane.jobs import JobContext, configure, shut_down
+from controlplane.loops.applier import Applier, ApplyTimes
+from controlplane.loops.garbage import Garbage
+from controlplane.loops.reality import Reality
+from controlplane.loops.reaper import Reaper, ReaperTimes
+from controlplane.loops.scheduler import Scheduler
 from controlplane.metrics import Metrics
+from controlplane.model.actions import Limits
+from controlplane.model.resources import Budget
 from controlplane.pool.service import PoolService
 from controlplane.provisioning.service import Provisioning, ProvisionTimes
-from controlplane.queue import QueueName, RqQueue, run_worker as work
+from controlplane.queue import QueueName, RqQueue
+from controlplane.queue import run_worker as work
 from controlplane.sessions.binder import Binder
 from controlplane.sessions.machine import SessionMachine
 from controlplane.sessions.service import SessionLimits, SessionService
@@ -85,11 +96,17 @@ def _api(settings: Settings, url: str) -> FastAPI:
         sessions=SessionService(store, binder, targets, metrics, clock, limits),
         machine=SessionMachine(store, agents, clock),
         tenancy=TenancyService(store, deployment_secret(settings), clock),
-        templates=TemplateService(store, min_remaining_s=settings.pool.min_remaining_s),
+        templates=TemplateService(
+            store,
+            min_remaining_s=settings.pool.min_remaining_s,
+            capabilities=presence.capabilities_reader(store),
+        ),
         pools=PoolService(store),
         logs=adapters.build_logs(settings),
+        capabilities=presence.capabilities_reader(store),
         metrics=metrics,
         clock=clock,
+        parts=presence.parts(store),
         limits=ApiLimits(
             max_body_bytes=settings.api.max_body_bytes,
             max_upload_bytes=settings.api.max_upload_bytes,
@@ -132,9 +149,10 @@ async def _job_context(settings: Settings) -> JobContext:
     host = adapters.host_config(settings)
     store, agents = adapters.store(settings), adapters.agents(settings)
     runtime = await adapters.choose_runtime(settings, host)
+    presence.announce_in_thread(settings, "worker", presence.encode(await runtime.capabilities()))
     egress = adapters.egress(settings)
     secret = deployment_secret(settings)
-    provisioning = Provisioning(
+    provisioner = Provisioning(
         store=store,
         runtime=runtime,
         agents=agents,
@@ -168,7 +186,7 @@ async def _job_context(settings: Settings) -> JobContext:
         await runtime.close()
         await store.close()
 
-    return JobContext(provisioning=provisioning, builder=builder, close=close)
+    return JobContext(provisioning=provisioner, builder=builder, close=close)
 
 
 def run_scheduler(settings: Settings) -> None:
@@ -177,7 +195,70 @@ def run_scheduler(settings: Settings) -> None:
 
 
 async def _schedule(settings: Settings) -> None:
-    raise NotImplementedError
+    stop = asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    host = adapters.host_config(settings)
+    store, agents = adapters.store(settings), adapters.agents(settings)
+    runtime = await adapters.choose_runtime(settings, host)
+    queue = RqQueue(
+        connect_sync(
+            adapters.store_url(settings),
+            connect_timeout_s=settings.store.connect_timeout_s,
+            operation_timeout_s=settings.store.operation_timeout_s,
+        ),
+        settings.deployment,
+    )
+    provisioned = provisioning.Binder(store, agents)
+    scheduler = Scheduler(
+        store=store,
+        applier=Applier(
+            store,
+            queue,
+            runtime_name=runtime.name,
+            times=ApplyTimes(start_timeout_s=settings.pool.start_timeout_s),
+        ),
+        binder=provisioned,
+        forecast=Steady(),
+        limits=_limits(settings),
+        holder=presence.holder_name(),
+        lease_s=settings.scheduler.lease_s,
+        tick_s=settings.scheduler.tick_s,
+    )
+    reaper = Reaper(
+        store=store,
+        agents=agents,
+        binder=provisioned,
+        reality=Reality(store=store, runtime=runtime, agents=agents),
+        garbage=Garbage(
+            store=store,
+            runtime=runtime,
+            logs=adapters.build_logs(settings),
+            egress=adapters.egress(settings),
+            keep_superseded_s=settings.build.keep_superseded_s,
+        ),
+        leads=lambda: scheduler.leadership is not None,
+        times=ReaperTimes(compare_s=settings.scheduler.reap_s),
+    )
+    try:
+        await asyncio.gather(scheduler.run(stop), reaper.run(stop))
+    finally:
+        await queue.close()
+        await agents.close()
+        await runtime.close()
+        await store.close()
+
+
+def _limits(settings: Settings) -> Limits:
+    pool = settings.pool
+    memory = pool.memory_budget_bytes or int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 0.8)
+    return Limits(
+        budget=Budget(memory_bytes=memory, cpu_cores=pool.cpu_budget_cores, sandboxes=pool.max_sandboxes),
+        max_starts_in_flight=pool.max_starts_in_flight,
+        max_retires_in_flight=pool.max_retires_in_flight,
+        max_failures=pool.max_failures,
+        adhoc_idle_s=pool.adhoc_idle_s,
+    )
 
 
 def exec_egress(settings: Settings) -> None:

@@ -20,7 +20,7 @@ from controlplane.templates.inputs import commit_of, is_commit, repository_host,
 from controlplane.templates.record import LiveBuild
 
 # A repository is never inside the sandbox, also when its server is on the host's loopback.
-_ALWAYS_PROXIED = {"NO_PROXY": "", "no_proxy": ""}
+_ALWAYS_PROXIED = ("env", "-u", "NO_PROXY", "-u", "no_proxy")
 _WRITE_FILE = 'mkdir -p "$(dirname "$1")" && cat > "$1"'
 
 
@@ -147,7 +147,7 @@ class BuildSandbox:
     async def run(self, step: str, name: str, argv: list[str], *, within_s: float) -> CommandResult:
         """A command of the build's own, as the agent user in the workspace."""
         await self._live.write(step, "$ " + " ".join(argv) + "\n")
-        start = ExecStart(id=self._exec_id(step, name), argv=argv, env=_ALWAYS_PROXIED, timeout_s=within_s)
+        start = ExecStart(id=self._exec_id(step, name), argv=[*_ALWAYS_PROXIED, *argv], timeout_s=within_s)
         return await self._logged(step, start, within_s=within_s)
 
     async def denied_hint(self) -> str:
