@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -189,7 +190,7 @@ class Delegation:
 
     def __init__(self, roots: dict[str, Path]) -> None:
         self._roots = roots
-        self._serial = 0
+        self._serial = itertools.count(1)
 
     @classmethod
     def prepare(cls, config: Cgroups | None) -> Delegation:
@@ -203,11 +204,11 @@ class Delegation:
 
     def create(self, limits: ExecLimits | None) -> CommandGroup:
         """A new, empty group. Raises ProblemError ``limit_unavailable``; OSError if a root is full or gone."""
-        self._serial += 1
+        name_of_all = f"cmd-{os.getpid()}-{next(self._serial)}"  # callers are threads: taken once, at once
         group = CommandGroup({})
         try:
             for name, root in self._roots.items():
-                folder = root / f"cmd-{os.getpid()}-{self._serial}"
+                folder = root / name_of_all
                 folder.mkdir()
                 group._directories[name] = folder
             if limits is not None:

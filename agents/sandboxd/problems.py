@@ -25,6 +25,7 @@ _BY_ERRNO: dict[int, tuple[int, str, str]] = {
     errno.EROFS: (403, "READ_ONLY", "The file system is read-only."),
     errno.ENOTEMPTY: (409, "NOT_EMPTY", "The directory is not empty; pass recursive=1 to delete all of it."),
     errno.ENAMETOOLONG: (400, "NAME_TOO_LONG", "A name in the path is too long."),
+    errno.ELOOP: (400, "TOO_MANY_LINKS", "The path goes through too many links."),
     errno.ENOSPC: (507, "DISK_FULL", "The sandbox's disk is full."),
     errno.EDQUOT: (507, "DISK_FULL", "The sandbox's disk quota is used up."),
 }

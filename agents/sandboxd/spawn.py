@@ -206,11 +206,26 @@ def _become(plan: Plan, child: _Child, argv: list[bytes], env: dict[bytes, bytes
         stage = "cwd"
         os.fchdir(child.cwd)
         stage = "exec"
-        os.execvpe(argv[0], argv, env)
+        _execute(argv, env)
     except OSError as error:
         os.write(child.failure, f"{stage} {error.errno}".encode())
     finally:
         os._exit(127)
+
+
+def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
+    """As a shell looks for a program: directories of PATH that cannot be entered hold no program."""
+    if b"/" in argv[0]:
+        os.execve(argv[0], argv, env)
+    failure = errno.ENOENT
+    for folder in env.get(b"PATH", b"").split(b":"):
+        program = (folder or b".") + b"/" + argv[0]
+        try:
+            os.execve(program, argv, env)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR) and os.access(program, os.F_OK):
+                failure = error.errno or failure
+    raise OSError(failure, os.strerror(failure))
 
 
 def _reset_signals() -> None:
