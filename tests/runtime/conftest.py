@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import docker_engine
-from tests.runtime.stage import short_folder
+from tests.runtime.stage import CGROUP_PARENT, short_folder
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,8 @@ def shared_folder() -> Iterator[Path]:
         pytest.skip("needs root")
     with short_folder() as folder:
         yield folder
+    # What the runtimes keep for the next sandbox; not empty while another test run uses it.
+    top = Path("/sys/fs/cgroup")
+    for group in [*top.glob(f"*/{CGROUP_PARENT}/*/"), *top.glob(f"*/{CGROUP_PARENT}/")]:
+        with contextlib.suppress(OSError):
+            group.rmdir()

@@ -134,14 +134,24 @@ def door(sandbox: RunningSandbox) -> Door:
 
 @asynccontextmanager
 async def stage_of(setting: Setting) -> AsyncIterator[Stage]:
-    """Sandboxes and images that a test leaves are removed afterwards."""
+    """Sandboxes and images that a test leaves are removed afterwards, also when the test failed."""
     runtime = open_runtime(setting)
     agents: AgentClient = runtime.agent() if isinstance(runtime, SimulatedRuntime) else UnixAgentClient(SECRET)
     base = await runtime.ensure_base(BASE, print)
     stage = Stage(setting, runtime, agents, base.ref)
-    yield stage
-    for sandbox in [*stage.made, *(each.id for each in await runtime.list_sandboxes())]:
+    try:
+        yield stage
+    finally:
+        await _clear(stage)
+
+
+async def _clear(stage: Stage) -> None:
+    runtime, agents = stage.runtime, stage.agents
+    # By name first: a listing that fails must not leave machines running.
+    for sandbox in stage.made:
         await runtime.destroy(sandbox)
+    for each in await runtime.list_sandboxes():
+        await runtime.destroy(each.id)
     # Children come after their parents, in order of time.
     for image in sorted(await runtime.list_images(), key=lambda image: image.created_at, reverse=True):
         if image.parent is not None:
