@@ -61,9 +61,9 @@ class FolderBuildLogs:
         await self._threaded(lambda: shutil.rmtree(self._root / _checked(build), ignore_errors=True))
 
     def _folder(self, build: BuildId, step: str, *, make: bool = False) -> Path:
-        above = self._root / _checked(build)
+        above, step = self._root / _checked(build), _checked(step)
         known = sorted(path.name for path in above.iterdir()) if above.is_dir() else []
-        name = next((name for name in known if name.partition("-")[2] == _checked(step)), None)
+        name = next((name for name in known if name.partition("-")[2] == step), None)
         folder = above / (name or f"{len(known):03d}-{step}")
         if make:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

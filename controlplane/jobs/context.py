@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from controlplane.errors import Permanent
 from controlplane.provisioning import Provisioning
+from controlplane.queue.deadline import remaining_s
 from controlplane.templates import Builder
 
 T = TypeVar("T")
-_CANCEL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +49,17 @@ def shut_down() -> None:
 
 
 def run(work: Callable[[JobContext], Coroutine[Any, Any, T]]) -> T:
-    """One service call on the process's loop. Permanent ``not_configured`` before ``configure``.
-
-    When the queue's time limit interrupts it, the call is cancelled and given a little time to end."""
+    """One service call on the process's loop, cancelled when the queue's time limit for the job is over
+    (TimeoutError). Permanent ``not_configured`` before ``configure``."""
     context, runner = _Process.context, _Process.runner
     if context is None or runner is None:
         raise Permanent("not_configured", "This worker has no services: jobs.configure was not called.")
-    loop = runner.get_loop()
-    task = loop.create_task(work(context))
-    try:
-        return loop.run_until_complete(task)
-    except BaseException:
-        if not task.done():
-            task.cancel()
-            loop.run_until_complete(asyncio.wait({task}, timeout=_CANCEL_S))
-        raise
+    return runner.get_loop().run_until_complete(_bounded(work(context)))
+
+
+async def _bounded(work: Coroutine[Any, Any, T]) -> T:
+    async with asyncio.timeout(remaining_s()):
+        return await work
 
 
 async def _awaited(close: Callable[[], Awaitable[None]]) -> None:

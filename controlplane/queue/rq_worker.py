@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from rq.timeouts import BaseDeathPenalty
 from rq.worker import SimpleWorker
 
+from controlplane.queue.deadline import time_limit
 from controlplane.queue.port import QueueName
 from controlplane.queue.rq_names import SERIALIZER, pulse_key, queue_name
 
@@ -66,9 +68,21 @@ def _work_once(queues: Sequence[QueueName], connection: Any, deployment: str) ->
         worker.work(logging_level="WARNING")
 
 
+class _NotedLimit(BaseDeathPenalty):
+    """RQ's time limit around a job, noted for ``jobs`` rather than enforced by a signal."""
+
+    def setup_death_penalty(self) -> None:
+        self._limit = time_limit(self._timeout)
+        self._limit.__enter__()
+
+    def cancel_death_penalty(self) -> None:
+        self._limit.__exit__(None, None, None)
+
+
 class _QuickWorker(SimpleWorker):
     """Runs jobs in this process and thread; what has a loop or connections open keeps them between jobs."""
 
+    death_penalty_class = _NotedLimit
     log_result_lifespan = False
 
     def subscribe(self) -> None:
