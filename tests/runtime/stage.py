@@ -152,10 +152,11 @@ async def _clear(stage: Stage) -> None:
         await runtime.destroy(sandbox)
     for each in await runtime.list_sandboxes():
         await runtime.destroy(each.id)
-    # Children come after their parents, in order of time.
-    for image in sorted(await runtime.list_images(), key=lambda image: image.created_at, reverse=True):
-        if image.parent is not None:
-            await runtime.delete_image(image.ref)
+    while sealed := [image for image in await runtime.list_images() if image.parent is not None]:
+        parents = {image.parent for image in sealed}
+        for image in sealed:
+            if image.ref not in parents:
+                await runtime.delete_image(image.ref)
     await agents.close()
     await runtime.close()
 
