@@ -17,7 +17,8 @@ from tests.provisioning.plant import Crash, Crashes, Plant, until
 
 SHA = "a" * 40
 REPOSITORY = Repository(url="https://git.example/team/repo", ref="main")
-GIT = {"git": Outcome(stdout=f"{SHA}\trefs/heads/main\n")}
+# Every git command of a build is run by ``env`` without NO_PROXY.
+GIT = {"env": Outcome(stdout=f"{SHA}\trefs/heads/main\n")}
 
 
 def states(build: Build) -> dict[str, str]:
