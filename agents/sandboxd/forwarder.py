@@ -76,11 +76,15 @@ class _Half(asyncio.Protocol):
 
 
 class _Inner(_Half):
-    """The side of the program in the sandbox; waits, unread, until the gateway has answered the dial."""
+    """The side of the program in the sandbox; what it says before the gateway has answered the dial is kept.
+
+    Pausing in ``connection_made`` would be simpler, but CPython before 3.11.4 starts to read all the same."""
 
     def __init__(self, egress_socket: str) -> None:
         super().__init__()
         self._egress_socket = egress_socket
+        self._early = b""
+        self._early_end = False
         self._dial: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,8 +93,19 @@ class _Inner(_Half):
         sock = self.transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.transport.pause_reading()
         self._dial = asyncio.get_running_loop().create_task(self._connect())
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+            return
+        self._early += data
+        assert self.transport is not None
+        self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._early_end = self.other is None
+        return super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._dial is not None:
@@ -113,6 +128,11 @@ class _Inner(_Half):
             if outer.transport is not None:
                 outer.transport.close()
             return
+        if self._early:
+            super().data_received(self._early)
+            self._early = b""
+        if self._early_end:
+            super().eof_received()
         self.transport.resume_reading()
 
 
