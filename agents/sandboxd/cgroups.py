@@ -155,10 +155,12 @@ class CommandGroup:
                 with contextlib.suppress(OSError):
                     (self._directories[name] / "cgroup.kill").write_text("1")
                     return
-        # Frozen processes cannot fork, so one pass over the list reaches all of them.
+        # What is frozen, or may have no more children, cannot outrun a pass over the list.
         freezer = self._directories.get("freezer")
         if freezer is not None:
             _set(freezer / "freezer.state", "FROZEN")
+        elif "pids" in self._directories:
+            _set(self._directories["pids"] / "pids.max", "0")
         for _ in range(8):
             self.signal(signal.SIGKILL)
             if freezer is None or "FROZEN" in _text(freezer / "freezer.state"):

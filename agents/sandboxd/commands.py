@@ -117,7 +117,7 @@ class Command:
         elif request.tree and self._group.kind != "unavailable":
             self._group.signal(number)
         elif self.running and self._pid is not None:
-            os.kill(self._pid, number)
+            (os.killpg if request.tree else os.kill)(self._pid, number)
 
     def stop(self, reason: ExecReason) -> None:
         """End the whole tree: TERM, grace, KILL. Idempotent; survivors of an ended command go as well."""

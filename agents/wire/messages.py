@@ -113,7 +113,11 @@ class ExecStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry of a command's single history; ``seq`` starts at 1 and has no holes.
+    """One entry of a command's single history; ``seq`` starts at 1 and grows by one.
+
+    Of long output only head and tail are kept. An ``omitted`` event stands for the events dropped between,
+    of one stream, and carries the last number of those: only before it may a number be missing. Its
+    ``offset`` and ``size`` cover the whole gap, also bytes that a caller who followed live has had.
 
     stdout/stderr: ``text`` (decoded incrementally, U+FFFD for bad bytes), ``offset`` and ``size`` in bytes
     of that stream. omitted: ``size`` bytes at ``offset`` of ``stream`` were not kept. state: ``state``.

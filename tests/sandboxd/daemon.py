@@ -199,18 +199,25 @@ def make_config(folder: Path, **changes: Any) -> Path:
 
 @contextlib.asynccontextmanager
 async def running(
-    *, cgroups: int | None = 1, command: list[str] | None = None, **changes: Any
+    *,
+    cgroups: int | None = 1,
+    delegated: dict[str, Any] | None = None,
+    command: list[str] | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Daemon]:
     """A daemon that is ready; stopped, and its traces removed, afterwards.
 
-    ``cgroups`` is the version to delegate (where the machine can), None for none at all.
+    ``cgroups`` is the version to delegate (where the machine can), None for none at all; ``delegated``
+    gives groups of the caller's own instead.
     """
     # Not pytest's folder: the sandbox's user may not enter that.
     folder = Path(tempfile.mkdtemp(prefix="wp-sbx-"))
     folder.chmod(0o755)
-    roots = delegate(cgroups) if cgroups is not None and can_delegate() else {}
+    roots = delegate(cgroups) if cgroups is not None and delegated is None and can_delegate() else {}
     if roots:
-        changes["cgroups"] = {"version": cgroups, "roots": roots}
+        delegated = {"version": cgroups, "roots": roots}
+    if delegated is not None:
+        changes["cgroups"] = delegated
     config = make_config(folder, **changes)
     process = launch([*(command or START), str(config)])
     transport = httpx.AsyncHTTPTransport(uds=str(folder / "door.sock"), limits=httpx.Limits(max_connections=200))

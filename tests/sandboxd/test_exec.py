@@ -291,3 +291,12 @@ async def test_stopping_the_daemon_ends_every_command_in_order(grouped: Daemon) 
     assert alive_in_groups(grouped) == []
     with pytest.raises(httpx.TransportError):
         await grouped.call("GET", "/v1/hello")
+
+
+async def test_a_tree_is_ended_by_the_freezer_where_nothing_better_is(grouped: Daemon) -> None:
+    roots = {name: path for name, path in grouped.cgroup_roots.items() if name in ("freezer", "pids")}
+    async with running(delegated={"version": 1, "roots": roots}) as daemon:
+        script = "for i in 1 2 3 4; do (trap '' TERM; while :; do setsid sleep .05; done) & done; wait"
+        result = await daemon.run(script, timeout_s=0.5, grace_s=0.1)
+        assert (result.status.cgroup, result.status.reason) == ("v1", "timeout")
+        assert alive_in_groups(grouped) == []
