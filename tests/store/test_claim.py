@@ -143,6 +143,16 @@ async def test_an_older_sandbox_with_time_left_is_found_behind_newer_ones_withou
     assert session is not None and session.sandbox == good
 
 
+async def test_what_is_listed_as_ready_but_is_not_is_skipped_and_struck_off(world: World) -> None:
+    good = await world.ready()
+    taken = await world.attached()
+    link, index = world.store._link, world.store._key("ready", POOL)  # type: ignore[attr-defined]
+    await link.command("ZADD", index, 9e9, f"{V1}|{taken.sandbox}", 9e9, f"{V1}|sb-unknown")
+    session = (await world.claim()).session
+    assert session is not None and session.sandbox == good
+    assert await link.command("ZCARD", index) == 0
+
+
 async def test_the_current_version_is_preferred_to_a_newer_sandbox_of_an_old_one(world: World) -> None:
     await world.publish(V2)
     current = await world.ready(version=V2)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 import redis.asyncio as aredis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -333,6 +333,8 @@ def test_no_order_of_events_breaks_the_pool(valkey_url: str) -> None:
             max_examples=40,
             stateful_step_count=40,
             deadline=None,
+            # Without shrinking: it takes longer than a test may. Add Phase.shrink to study a failure.
+            phases=(Phase.explicit, Phase.reuse, Phase.generate),
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )

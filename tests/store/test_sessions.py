@@ -33,13 +33,24 @@ async def test_a_session_without_activity_is_not_ended_before_its_lease(world: W
 
 
 async def test_a_keep_alive_that_comes_first_wins_over_expiry(world: World, rewind: Rewind) -> None:
-    # Case 16: the index still says it is over; the record decides.
+    # Case 16.
     session = await world.attached(ttl_s=100.0)
     await rewind.session(session.id, 99.0)
     extended = await world.store.extend_session(session.id, 500.0)
     assert extended.expires_at == pytest.approx(await world.store.now() + 500.0, abs=30.0)
     assert await world.store.due_sessions(10) == []
     assert await world.session_state(session.id) == "attached"
+
+
+async def test_the_record_decides_what_is_due_and_a_wrong_index_is_put_right(world: World) -> None:
+    # Case 16.
+    session = await world.attached(ttl_s=100.0)
+    link, index = world.store._link, world.store._key("deadlines")  # type: ignore[attr-defined]
+    await link.command("ZADD", index, 1, session.id, 1, "se-unknown")
+    assert await world.store.due_sessions(10) == []
+    assert await world.session_state(session.id) == "attached"
+    assert float(await link.command("ZSCORE", index, session.id)) == session.expires_at
+    assert await link.command("ZSCORE", index, "se-unknown") is None
 
 
 async def test_a_keep_alive_that_comes_too_late_is_a_conflict_even_before_the_reaper(

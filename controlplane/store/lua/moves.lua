@@ -151,7 +151,7 @@ end
 
 -- 'current', 'old' (only for those who accept it), or nil: not for sessions of this pool.
 local function fitness(sandbox, pool, lineage, facts)
-  if sandbox.lineage ~= lineage.key or sandbox.pool_uid ~= pool.uid then return nil end
+  if sandbox.lineage ~= lineage.key then return nil end
   local fresh = not facts.strict or lineage.current_revision >= facts.revision
   if sandbox.version == lineage.current and fresh and same_size(sandbox, pool.resources) then return 'current' end
   if facts.strict then return nil end
