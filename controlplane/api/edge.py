@@ -11,8 +11,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from controlplane.api.errors import problem, problem_of
-from controlplane.errors import Permanent
+from controlplane.api.errors import BodyTooLarge, body_too_large, problem
 from controlplane.ids import new_id
 from controlplane.metrics import Metrics
 
@@ -48,7 +47,7 @@ class Edge:
         limit = self._max_upload_bytes if _RAW_BODY.fullmatch(scope["path"]) else self._max_body_bytes
         try:
             if _declared(scope) > limit:
-                raise too_large(limit)
+                raise BodyTooLarge(limit)
             await self._app(scope, _Counted(receive, limit), sending)
         except Exception as error:
             if status:
@@ -58,8 +57,8 @@ class Edge:
             await self._last_resort(scope, receive, sending, error)
 
     async def _last_resort(self, scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
-        if isinstance(error, Permanent):
-            await problem_of(error)(scope, receive, send)
+        if isinstance(error, BodyTooLarge):
+            await body_too_large(error)(scope, receive, send)
             return
         fault = new_id("fault")
         log.error("%s: %s %s failed", fault, _method(scope), route_of(scope), exc_info=error)
@@ -87,17 +86,13 @@ class _Counted:
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             if self._size > self._limit:
-                raise too_large(self._limit)
+                raise BodyTooLarge(self._limit)
         return message
 
 
 def route_of(scope: Scope) -> str:
     """The route's template: a bounded set, unlike paths."""
     return getattr(scope.get("route"), "path", "unmatched")
-
-
-def too_large(limit: int) -> Permanent:
-    return Permanent("body_too_large", f"The body is larger than {limit} bytes.", hint="Send less at a time.")
 
 
 def _method(scope: Scope) -> str:

@@ -21,7 +21,7 @@ ABOUT = "about:blank"
 MEDIA_TYPE = "application/problem+json"
 MAX_ECHO_CHARS = 200
 
-_STATUS_OF_CODE = {"invalid_key": 401, "over_quota": 429, "body_too_large": 413}
+_STATUS_OF_CODE = {"invalid_key": 401, "over_quota": 429}
 _STATUS_OF_KIND: tuple[tuple[type[WarmpoolError], int], ...] = (
     (NotFound, 404),
     (Conflict, 409),
@@ -29,6 +29,13 @@ _STATUS_OF_KIND: tuple[tuple[type[WarmpoolError], int], ...] = (
     (Retryable, 503),
     (Permanent, 400),
 )
+
+
+class BodyTooLarge(HTTPException):
+    """More came than ``limit`` bytes. An HTTPException since FastAPI lets only these through while it reads a body."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"The body is larger than {limit} bytes.")
 
 
 def status_of(error: WarmpoolError) -> int:
@@ -71,10 +78,15 @@ def problem_of(error: WarmpoolError) -> Response:
     return problem(status_of(error), error.code, error.message, hint=error.hint, retry_after_s=retry_after_s)
 
 
+def body_too_large(error: BodyTooLarge) -> Response:
+    return problem(413, "body_too_large", error.detail, hint="Send less at a time.")
+
+
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(WarmpoolError, _on_warmpool_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(ValidationError, _on_invalid)
+    app.add_exception_handler(BodyTooLarge, _on_too_large)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
 
@@ -109,6 +121,11 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         return problem(405, "method_not_allowed", f"{request.method} is not possible on {path}.", headers=error.headers)
     return problem(error.status_code, "http_error", _short(str(error.detail)), headers=error.headers)
+
+
+async def _on_too_large(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BodyTooLarge)
+    return body_too_large(error)
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
