@@ -7,11 +7,13 @@ of times per route: answer with an error, cut a connection, say something else t
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,16 +192,17 @@ class Contract:
 
     async def until_attached(self, session: dict[str, Any], wait_s: float) -> None:
         until = time.monotonic() + wait_s
-        while self.shown(session)["state"] == "waiting" and time.monotonic() < until:
+        # It becomes attached by the clock, which sets no event.
+        while self.shown(session)["state"] == "waiting" and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def list_sessions(self, request: Request) -> Response:
         wanted = dict(label.split("=", 1) for label in request.query_params.getlist("label"))
-        state = request.query_params.get("state")
+        states = request.query_params.get("state", "").split(",")
         found = [
             self.shown(s)
             for s in self.sessions.values()
-            if state in (None, s["state"]) and wanted.items() <= s["labels"].items()
+            if (states == [""] or s["state"] in states) and wanted.items() <= s["labels"].items()
         ]
         return answer({"sessions": found})
 
@@ -248,7 +251,9 @@ class Contract:
         await command.changed(after, float(request.query_params.get("wait_s", 0)))
         found = command.after(after)
         last = found[-1]["seq"] if found else after
-        return answer({"events": found, "next_after": last, "complete": command.closed and last == len(command.history)})
+        return answer(
+            {"events": found, "next_after": last, "complete": command.closed and last == len(command.history)}
+        )
 
     async def stream(self, request: Request) -> Response:
         command = self.commands.get(request.path_params["cmd"])
@@ -326,14 +331,16 @@ class Command:
 
     async def write(self, data: bytes, *, eof: bool) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        if eof:
-            self._process.stdin.close()
+        with suppress(OSError, RuntimeError):  # it has ended meanwhile
+            if data:
+                self._process.stdin.write(data)
+            if eof:
+                self._process.stdin.close()
 
     def stop(self, reason: str | None) -> None:
         self._stopped = reason or "signal"
-        if self._process.returncode is None:
-            self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _live(self) -> None:
         if not self.body.get("stdin_open"):
@@ -344,14 +351,23 @@ class Command:
         except TimeoutError:
             self.stop("timeout")
             code = await self._process.wait()
-        await asyncio.sleep(0.02)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(reading), None if not self._left() else 0.05)
         reason = self._stopped or ("signal" if code < 0 else "exit")
         self.exited = {"code": 124 if reason == "timeout" else code if code >= 0 else 128 - code, "reason": reason}
-        self.exited |= {"survivors": [] if reading.done() else [4711], "duration_s": 0.1}
+        self.exited |= {"survivors": [4711] if self._left() else [], "duration_s": 0.1}
         self._add("exited", status={**self.status(), "state": "exited"})
         await reading
         self.closed = True
         self._add("closed", status={**self.status(), "state": "closed"})
+
+    def _left(self) -> bool:
+        """Whether something of its process group still runs."""
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
     async def _read(self, stream: str) -> None:
         source, offset = getattr(self._process, stream), 0

@@ -38,7 +38,14 @@ class Operations:
         old = self.templates.get(name)
         setup = [{"run": s, "timeout_s": 600.0} if isinstance(s, str) else s for s in body.pop("setup", [])]
         revision = 1 if old is None else old["revision"] + (body != old["asked"])
-        new = {"name": name, "tenant": "acme", "setup": setup, "revision": revision, "lineages": [LINEAGE], "asked": body}
+        new = {
+            "name": name,
+            "tenant": "acme",
+            "setup": setup,
+            "revision": revision,
+            "lineages": [LINEAGE],
+            "asked": body,
+        }
         self.templates[name] = {"resources": RESOURCES, **body, **new}
         self.templates[name]["resources"] = RESOURCES
         return answer(self.templates[name], 201 if old is None else 200)
@@ -105,12 +112,14 @@ class Operations:
 
     async def logs(self, request: Request) -> Response:
         """At most 10 bytes at a time."""
-        step, after = request.query_params["step"], int(request.query_params["after"])
+        asked = dict(item.split(":") for item in request.query_params.getlist("after"))
+        after = int(asked.get("setup-1", 0))
         text = self.log[after : after + 10]
-        chunks = [{"step": step, "offset": after, "text": text}] if text else []
-        following = {step: after + len(text)}
-        done = following[step] >= len(self.log)
-        return answer({"build": "bd-1", "state": "succeeded", "chunks": chunks, "next": following, "complete": done})
+        chunks = [{"step": "setup-1", "offset": after, "text": text}] if text else []
+        following = {"setup-1": after + len(text)}
+        return answer(
+            {"build": "bd-1", "state": "succeeded", "chunks": chunks, "next": following, "complete": not text}
+        )
 
     # -- the rest
 
@@ -129,7 +138,10 @@ class Operations:
         async def lines() -> AsyncIterator[bytes]:
             yield b": hello\n\n"
             for event in found:
-                yield b"id: %s\nevent: session.attached\ndata: %s\n\n" % (event["id"].encode(), msgspec.json.encode(event))
+                yield b"id: %s\nevent: session.attached\ndata: %s\n\n" % (
+                    event["id"].encode(),
+                    msgspec.json.encode(event),
+                )
             await asyncio.sleep(30)
 
         return StreamingResponse(lines(), media_type="text/event-stream")

@@ -40,9 +40,9 @@ class _Client:
         return (yield from request(Call(method="PUT", path=path_of("tenants", tenant), answer=t.Tenant, body=body)))
 
     @verb
-    def runtime(self) -> Flow[dict[str, Any]]:
-        """What the configured runtime can do and hold, as the workers reported it."""
-        return (yield from request(Call(method="GET", path=path_of("runtime"), answer=dict[str, Any])))
+    def runtime(self) -> Flow[t.RuntimeReport]:
+        """What the deployment's runtime can do and hold, as its workers reported it."""
+        return (yield from request(Call(method="GET", path=path_of("runtime"), answer=t.RuntimeReport)))
 
     @verb
     def readiness(self) -> Flow[t.Readiness]:

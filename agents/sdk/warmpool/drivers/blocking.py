@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx
 
 from warmpool.config import Config
-from warmpool.drivers.common import FAILURES, check_size, client_settings, reason_of, request_arguments
+from warmpool.drivers.common import FAILURES, PIECE_BYTES, check_size, client_settings, reason_of, request_arguments
 from warmpool.effects import Call, Effect, Emit, Flow, Now, Open, Read, Reply, Send, Shut, Sleep
 
 T = TypeVar("T")
@@ -96,8 +96,12 @@ class _SyncHands:
         return time.monotonic()
 
     def _send(self, call: Call[Any]) -> Reply:
+        arguments = request_arguments(call, self._config)
+        if hasattr(arguments["content"], "read"):
+            # Piece by piece: httpx would take the size that the system reports, which for a pipe is 0.
+            arguments["content"] = _pieces_of(arguments["content"])
         try:
-            with self._client.stream(**request_arguments(call, self._config)) as response:
+            with self._client.stream(**arguments) as response:
                 return self._whole(call, response)
         except FAILURES as error:
             raise reason_of(error) from error
@@ -134,3 +138,8 @@ class _SyncHands:
             with suppress(*FAILURES):
                 self._response.close()
             self._response = None
+
+
+def _pieces_of(file: Any) -> Iterator[bytes]:
+    while piece := file.read(PIECE_BYTES):
+        yield piece

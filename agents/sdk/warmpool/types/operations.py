@@ -20,6 +20,7 @@ class SetupStep(msgspec.Struct, frozen=True, kw_only=True):
 class LineageReport(msgspec.Struct, frozen=True, kw_only=True):
     """Versions of one template at one ref: what is current, and why the last build failed if it did."""
 
+    key: str = ""
     ref: str | None = None
     state: str | None = None
     current: str | None = None
@@ -129,6 +130,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[BuildStep] = []
     sandbox: str | None = None
     version: str | None = None
+    commit: str | None = None
     attempt: int = 1
     error: str | None = None
     error_code: str | None = None
@@ -160,7 +162,9 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     pool: str = ""
     tenant: str = ""
+    lineage: str = ""
     version: str | None = None
+    revision: int = 0
     runtime: str = ""
     session: str | None = None
     memory_bytes: int | None = None
@@ -226,6 +230,27 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     parts: list[Part] = []
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a runtime can hold one limit or wall, how, or what would fix it."""
+
+    name: str
+    held: bool
+    how: str = ""
+    fix: str = ""
+
+
+class RuntimeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the deployment's runtime can hold, as its workers reported."""
+
+    runtime: str
+    usable: bool
+    reason: str = ""
+    fix: str = ""
+    version: str = ""
+    limits: list[Held] = []
+    isolation: list[Held] = []
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):

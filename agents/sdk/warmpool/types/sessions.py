@@ -10,7 +10,7 @@ SessionState = Literal["waiting", "binding", "attached", "paused", "rolling_back
 StartKind = Literal["warm", "cold"]
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """What one sandbox may use at most; None means the template's or the server's own value."""
 
     memory_bytes: int | None = None

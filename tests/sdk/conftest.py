@@ -1,0 +1,28 @@
+"""A served contract for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sdk.contract import KEY, Served, serving
+from warmpool import Sandbox
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
+    """The contract on a socket, and an environment that points to it."""
+    with serving() as server:
+        monkeypatch.setenv("WARMPOOL_API_URL", server.url)
+        monkeypatch.setenv("WARMPOOL_API_KEY", KEY)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        yield server
+
+
+@pytest.fixture
+def sandbox(served: Served) -> Iterator[Sandbox]:
+    made = Sandbox.create("demo")
+    yield made
+    made.close()
