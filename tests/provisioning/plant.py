@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from controlplane.agentclient.port import AgentClient
 from controlplane.artifacts import FolderBuildLogs
 from controlplane.forecast import Steady
 from controlplane.ids import (
@@ -139,11 +140,14 @@ class Plant:
         keep_superseded_s: float = 0.0,
         young_s: float = 600.0,
         egress: Any = None,
+        agents: AgentClient | None = None,
     ) -> None:
         self.store = store
         self.deployment = deployment
         self.runtime = runtime or SimulatedRuntime(start_s=0.0, deployment=deployment)
-        self.agents = SimulatedAgent(self.runtime.world, bind_latency=LogNormal(0.0), programs=programs)
+        self.agents: AgentClient = agents or SimulatedAgent(
+            self.runtime.world, bind_latency=LogNormal(0.0), programs=programs
+        )
         self.logs = FolderBuildLogs(folder / "logs")
         wrap = (crashes or Crashes()).around
         seen = {"store": wrap(store), "runtime": wrap(self.runtime), "agents": wrap(self.agents)}
@@ -152,7 +156,7 @@ class Plant:
             deployment=deployment,
             secret=SECRET,
             egress=egress,
-            times=ProvisionTimes(start_timeout_s=5.0, destroy_timeout_s=5.0, backoff_base_s=0.01, backoff_max_s=0.05),
+            times=ProvisionTimes(start_timeout_s=30.0, destroy_timeout_s=30.0, backoff_base_s=0.01, backoff_max_s=0.05),
         )
         self.builder = Builder(
             **seen,
@@ -160,7 +164,7 @@ class Plant:
             deployment=deployment,
             secret=SECRET,
             egress=egress,
-            times=BuildTimes(start_timeout_s=5.0, heartbeat_s=0.05, backoff_base_s=0.01, backoff_max_s=0.05),
+            times=BuildTimes(start_timeout_s=30.0, heartbeat_s=0.05, backoff_base_s=0.01, backoff_max_s=0.05),
         )
         self.queue = NowQueue(
             jobs={
