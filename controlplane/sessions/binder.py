@@ -30,20 +30,23 @@ class Binder:
         ended meanwhile, or after ``MAX_CANDIDATES`` dead sandboxes in a row (``sandbox_failed``).
 
         Idempotent: sandboxd accepts the same claim again, so a binding that a crash left can be repeated."""
-        for _ in range(MAX_CANDIDATES):
+        for tried in range(1, MAX_CANDIDATES + 1):
             failure = await self._try(session)
             timings.mark("bind")
             if failure is None:
                 session = await self._attached(session)
                 timings.mark("bound")
                 return session
+            self._metrics.bind_failed(failure.code)
+            log.warning("bind of %s to %s failed: %s", session.id, session.sandbox, failure)
+            if tried == MAX_CANDIDATES:
+                break
             session = await self._next(session, failure)
             timings.mark("claim")
             if session.state != "binding":
                 return session
-        return await self._store.end_session(
-            session.id, "sandbox_failed", f"{MAX_CANDIDATES} sandboxes in a row could not be bound", "api"
-        )
+        detail = f"{MAX_CANDIDATES} sandboxes in a row could not be bound"
+        return await self._store.end_session(session.id, "sandbox_failed", detail, "api")
 
     async def _try(self, session: Session) -> WarmpoolError | None:
         """Bind the session's present sandbox; what went wrong, None if nothing did."""
@@ -68,8 +71,6 @@ class Binder:
             return await self._store.get_session(session.id)
 
     async def _next(self, session: Session, failure: WarmpoolError) -> Session:
-        self._metrics.bind_failed(failure.code)
-        log.warning("bind of %s to %s failed: %s", session.id, session.sandbox, failure)
         if session.sandbox is None:
             return await self._store.get_session(session.id)
         try:

@@ -2,7 +2,7 @@
 
 Pools, templates and tenants change rarely and are read on every attach, so they are kept for a second:
 that is how long after a change (a share withdrawn, a lower limit) an attach may still go by the old one.
-What is missing is never kept. What must be exact (quota, state, version, deleting) is checked by the claim.
+What is missing or refused is never kept. What must be exact (quota, state, version, deleting) is checked by the claim.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Targets:
         except NotFound:
             raise missing from None
         if pool.tenant != tenant and (pool.adhoc or not _shared(template, tenant)):
+            self._kept.pop(f"template {template.key}", None)
             raise missing
         return Target(pool=pool, template=template)
 
@@ -119,6 +120,7 @@ class Targets:
         except NotFound:
             raise missing from None
         if template.tenant != tenant and not _shared(template, tenant):
+            self._kept.pop(f"template {key}", None)
             raise missing
         return template
 
