@@ -1,7 +1,7 @@
 """Port to sandboxd. Times out rather than waits for ever; errors:
 
 ``Retryable`` ``sandbox_unreachable`` (nobody answers at the door), ``Permanent`` ``protocol_mismatch``,
-``Conflict`` ``already_bound``, ``NotFound`` ``exec_not_found`` / ``file_not_found``, ``Denied``, and
+``Conflict`` ``already_bound``, ``NotFound`` ``exec_not_found`` / ``FILE_NOT_FOUND``, ``Denied``, and
 ``Permanent`` with sandboxd's own code (``CWD_OUTSIDE``) for the rest.
 """
 

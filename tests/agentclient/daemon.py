@@ -140,7 +140,7 @@ class Daemon:
             self.files.pop(path, None)
             return Response(status_code=204)
         if path not in self.files:
-            return refuse(404, "file_not_found")
+            return refuse(404, "FILE_NOT_FOUND")
 
         async def parts() -> AsyncIterator[bytes]:
             data = self.files[path]

@@ -80,7 +80,7 @@ async def test_a_reader_that_leaves_a_stream_leaves_nothing_behind(api: Api, acm
         ("POST", "exec/none/signal", {"signal": "TERM"}, 404, "exec_not_found"),
         ("GET", "exec/none/events?wait_s=1e9", None, 400, "invalid_wait"),
         ("GET", "exec/none/events?after=-1", None, 422, "invalid_request"),
-        ("GET", "files?path=/nothing", None, 404, "file_not_found"),
+        ("GET", "files?path=/nothing", None, 404, "FILE_NOT_FOUND"),
         ("GET", "files", None, 422, "invalid_request"),
         ("PUT", "files?path=/a&mode=9999", None, 422, "invalid_request"),
     ],

@@ -201,7 +201,7 @@ class SimulatedAgent:
     async def file_read(self, door: HasDoor, session: SessionId | None, path: str) -> AsyncIterator[bytes]:
         data = files.content(self._world, self._speak(door, session), files.absolute(path))
         if data is None:
-            raise NotFound("file_not_found", f"There is no file {path[:200]!r}.")
+            raise NotFound("FILE_NOT_FOUND", f"There is no file {path[:200]!r}.")
         for start in range(0, len(data), 65536):
             yield data[start : start + 65536]
 

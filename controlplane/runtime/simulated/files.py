@@ -46,7 +46,7 @@ async def write(world: World, sandbox: str, path: str, data: AsyncIterator[bytes
 
 
 def listing(world: World, sandbox: str, path: str) -> FileList:
-    """Entries directly in ``path``. Raises NotFound ``file_not_found`` where nothing is below it."""
+    """Entries directly in ``path``. Raises NotFound ``FILE_NOT_FOUND`` where nothing is below it."""
     whole = absolute(path)
     prefix = whole.rstrip("/") + "/"
     entries: dict[str, FileInfo] = {}
@@ -56,7 +56,7 @@ def listing(world: World, sandbox: str, path: str) -> FileList:
         name, _, rest = record.path[len(prefix) :].partition("/")
         entries[name] = _info(record) if not rest else _directory(prefix + name, record.modified_at)
     if not entries and whole not in ("/", "/workspace"):
-        raise NotFound("file_not_found", f"There is no directory {path[:200]!r}.")
+        raise NotFound("FILE_NOT_FOUND", f"There is no directory {path[:200]!r}.")
     return FileList(path=whole, entries=[entries[name] for name in sorted(entries)])
 
 
