@@ -13,7 +13,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +56,7 @@ async def running(settings: Settings, *, say: Say, keep_sandboxes: bool) -> Asyn
             say("starting egress, scheduler, workers and API")
             for role in _roles(settings):
                 await _start(children, role)
-            url = await _answering(settings, port_file, children[-1])
+            url = await _answering(settings, port_file, children)
             bootstrap.write_credentials(settings, url=url, api_key=credentials.api_key)
             yield Running(url=url, api_key=credentials.api_key, children=tuple(children))
         finally:
@@ -106,12 +106,13 @@ async def _start(children: list[Child], role: Role) -> None:
     children.append(child)
 
 
-async def _answering(settings: Settings, port_file: Path, api: Child) -> str:
-    """The API's address once /readyz says yes."""
+async def _answering(settings: Settings, port_file: Path, children: Sequence[Child]) -> str:
+    """The API's address once /readyz says yes. Given up early when a role ends again and again."""
     deadline = asyncio.get_running_loop().time() + 60
     last = "the API has not started"
+    failing: Child | None = None
     async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
-        while asyncio.get_running_loop().time() < deadline:
+        while failing is None and asyncio.get_running_loop().time() < deadline:
             url = bootstrap.read_api_address(port_file)
             if url:
                 try:
@@ -121,12 +122,12 @@ async def _answering(settings: Settings, port_file: Path, api: Child) -> str:
                     last = answer.text
                 except httpx.HTTPError as error:
                     last = repr(error)
-            if api.restarts >= 3:
-                break
+            failing = next((child for child in children if child.restarts >= 3), None)
             await asyncio.sleep(0.05)
+    told = f"its {failing.role.name} ends at once:\n{tail(failing.role.log, 6)}" if failing is not None else last
     raise Permanent(
         "start_failed",
-        f"Warmpool did not become ready: {last}\n{tail(api.role.log)}",
+        f"Warmpool did not become ready: {told}",
         hint=f"Logs of all roles are in {settings.state_dir / 'logs'}; `warmpool doctor` checks the machine.",
     )
 
