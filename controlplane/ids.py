@@ -57,7 +57,9 @@ def split_key(key: str) -> tuple[TenantId, str]:
 
 
 def new_id(prefix: str) -> str:
-    return prefix + "-" + "".join(secrets.choice(_ALPHABET) for _ in range(16))
+    # One draw of 80 bits: sixteen draws of a character took 0.03 ms, on every claim.
+    bits = int.from_bytes(secrets.token_bytes(10), "big")
+    return prefix + "-" + "".join(_ALPHABET[(bits >> shift) & 31] for shift in range(0, 80, 5))
 
 
 def new_sandbox_id() -> SandboxId:
