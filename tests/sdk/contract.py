@@ -421,6 +421,6 @@ def serving(prepare: Callable[[Contract], None] | None = None) -> Iterator[Serve
     try:
         yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", contract, faults)
     finally:
-        server.should_exit = True
+        server.should_exit = server.force_exit = True
         thread.join(10)
         listener.close()

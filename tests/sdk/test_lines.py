@@ -62,5 +62,11 @@ def test_a_block_with_an_id_alone_moves_the_place_to_resume_without_being_an_eve
     assert parser.last_id == "17"
 
 
+def test_an_event_that_was_cut_does_not_move_the_place_to_resume() -> None:
+    parser = ServerEvents()
+    parser.feed(b"id: 1\ndata: a\n\nid: 2\ndata: b\n")
+    assert parser.last_id == "1"
+
+
 def test_data_of_several_lines_is_joined() -> None:
     assert ServerEvents().feed(b"data: a\ndata: b\n\n") == [ServerEvent("", "message", "a\nb")]

@@ -62,6 +62,7 @@ class ServerEvents:
     def __init__(self) -> None:
         self._lines = Lines()
         self.last_id = ""
+        self._id = ""
         self._kind = ""
         self._data: list[str] = []
 
@@ -71,7 +72,10 @@ class ServerEvents:
             line = raw.decode("utf-8", "replace")
             if line:
                 self._field(line)
-            elif self._data:
+                continue
+            # Only a block that ended counts: resuming after one that was cut would lose it.
+            self.last_id = self._id
+            if self._data:
                 found.append(ServerEvent(self.last_id, self._kind or "message", "\n".join(self._data)))
                 self._kind, self._data = "", []
             else:
@@ -86,4 +90,4 @@ class ServerEvents:
         elif name == "event":
             self._kind = value
         elif name == "id" and "\0" not in value:
-            self.last_id = value
+            self._id = value
