@@ -14,7 +14,6 @@ from controlplane.bases.registries import registries
 from controlplane.bases.source import BaseCache, default_images_dir
 from controlplane.configuration import deployment_secret
 from controlplane.egressclient.http import HttpEgressGateway
-from controlplane.egressclient.port import EgressGateway
 from controlplane.errors import Permanent
 from controlplane.runtime.agentbundle import ensure_agent_bundle
 from controlplane.runtime.docker import DockerOptions, DockerRuntime
@@ -79,7 +78,9 @@ def docker_runtime(settings: Settings, host: HostConfig) -> DockerRuntime:
         cgroup_parent=settings.runtime.cgroup_parent,
         ca_bundle=host.ca_bundle,
     )
-    return DockerRuntime(options, BaseCache(cache_dir=settings.cache, images_dir=default_images_dir()), _agent(settings))
+    return DockerRuntime(
+        options, BaseCache(cache_dir=settings.cache, images_dir=default_images_dir()), _agent(settings)
+    )
 
 
 def simulated_runtime(settings: Settings) -> SimulatedRuntime:
@@ -125,7 +126,7 @@ async def choose_runtime(settings: Settings, host: HostConfig) -> Runtime:
     )
 
 
-def egress(settings: Settings) -> EgressGateway:
+def egress(settings: Settings) -> HttpEgressGateway:
     return HttpEgressGateway(settings.egress_control)
 
 

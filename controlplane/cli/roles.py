@@ -85,7 +85,7 @@ def worker(
     redis_url: RedisUrl = None,
     deployment: Deployment = None,
     runtime: RuntimeKind = None,
-    queues: Annotated[str, typer.Option(help="Queues to serve, first come first.")] = "urgent,refill,retire,build",
+    queues: Annotated[str, typer.Option(help="Queues to serve, first come first.")] = "urgent,retire,refill,build",
 ) -> None:
     """Run a worker that starts, destroys and builds sandboxes."""
     from controlplane import bootstrap

@@ -90,7 +90,7 @@ def _roles(settings: Settings) -> list[Role]:
         return Role(name=name, argv=argv, env=env, log=logs / f"{name}.log", stop_s=stop_s)
 
     workers = [
-        role(f"worker-{n}", "worker", "--queues", "urgent,refill,retire", stop_s=20)
+        role(f"worker-{n}", "worker", "--queues", "urgent,retire,refill", stop_s=20)
         for n in range(1, settings.worker.processes + 1)
     ]
     builders = [
