@@ -52,7 +52,7 @@ class ApiLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiDeps:
     """Everything ``create_app`` needs. ``parts``: what /readyz asks, beyond the store itself.
-    ``capabilities``: of the deployment's runtime, None while nobody reported them; by default as workers did."""
+    ``capabilities``: of the deployment's runtime, None while no worker reported them."""
 
     store: Store
     sessions: SessionService
@@ -61,11 +61,11 @@ class ApiDeps:
     templates: TemplateService
     pools: PoolService
     logs: BuildLogs
+    capabilities: Callable[[], Awaitable[Capabilities | None]]
     metrics: Metrics
     clock: Clock
     limits: ApiLimits = ApiLimits()
     parts: Sequence[Callable[[], Awaitable[Part]]] = ()
-    capabilities: Callable[[], Awaitable[Capabilities | None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from controlplane.agentclient.port import AgentClient
 from controlplane.agentclient.unix_client import UnixAgentClient
 from controlplane.api.app import create_app
 from controlplane.api.deps import ApiDeps, ApiLimits
-from controlplane.api.parts import scheduler_part, workers_part
 from controlplane.artifacts import FolderBuildLogs
+from controlplane.bootstrap import presence
 from controlplane.clock import SystemClock
 from controlplane.ids import SandboxId, TenantId
 from controlplane.metrics import Metrics
@@ -73,7 +73,7 @@ def wire(store: Store, logs: Path, runtime: SimulatedRuntime, wiring: Wiring) ->
         metrics=metrics,
         clock=clock,
         limits=wiring.limits,
-        parts=(scheduler_part(store), workers_part(store)),
+        parts=presence.parts(store),
     )
 
 

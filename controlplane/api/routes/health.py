@@ -36,8 +36,9 @@ async def readyz(request: Request) -> Response:
         await deps.store.ping()
         return Part(name="store", ok=True)
 
-    names = ("store", *(f"part {i}" for i in range(len(deps.parts))))
-    parts = await asyncio.gather(*(_checked(n, c) for n, c in zip(names, (store, *deps.parts), strict=True)))
+    parts = [await _checked(store)]
+    if parts[0].ok:  # The others are known from the store only.
+        parts += await asyncio.gather(*(_checked(check) for check in deps.parts))
     ready = all(part.ok for part in parts)
     shown = ReadyOut(ready=ready, parts=[PartOut(name=p.name, ok=p.ok, detail=p.detail) for p in parts])
     return reply(shown, 200 if ready else 503)
@@ -50,7 +51,8 @@ async def metrics(request: Request) -> Response:
     return Response(page, media_type=media_type)
 
 
-async def _checked(name: str, check: Callable[[], Awaitable[Part]]) -> Part:
+async def _checked(check: Callable[[], Awaitable[Part]]) -> Part:
+    name = getattr(check, "__name__", "part")
     try:
         async with asyncio.timeout(CHECK_S):
             return await check()

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from controlplane.api.deps import Platform, deps_of
 from controlplane.api.names import key_of
-from controlplane.api.parts import reported_capabilities
 from controlplane.api.routes.answers import errors
 from controlplane.api.schemas.common import reply
 from controlplane.api.schemas.pools import RuntimeOut, SandboxesOut, SandboxOut, runtime_out, sandbox_out
@@ -48,8 +47,7 @@ async def get_sandbox(request: Request, acting: Platform, sandbox_id: str) -> Re
 @router.get("/runtime", response_model=RuntimeOut, responses=errors())
 async def runtime(request: Request, acting: Platform) -> Response:
     """Which limits and walls the deployment's runtime holds, and what is missing."""
-    deps = deps_of(request)
-    capabilities = await (deps.capabilities or reported_capabilities(deps.store))()
+    capabilities = await deps_of(request).capabilities()
     if capabilities is None:
         raise Retryable(
             "runtime_unknown", "No worker has reported what the runtime can do yet.", hint="Is a worker running?"
