@@ -11,14 +11,21 @@ from tests.sdk.contract import KEY, Served, serving
 from warmpool import Sandbox
 
 
+@pytest.fixture(scope="session")
+def server() -> Iterator[Served]:
+    with serving() as made:
+        yield made
+
+
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
-    """The contract on a socket, and an environment that points to it."""
-    with serving() as server:
-        monkeypatch.setenv("WARMPOOL_API_URL", server.url)
-        monkeypatch.setenv("WARMPOOL_API_KEY", KEY)
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-        yield server
+def served(server: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
+    """The contract on a socket, as new, and an environment that points to it."""
+    server.reset()
+    monkeypatch.setenv("WARMPOOL_API_URL", server.url)
+    monkeypatch.setenv("WARMPOOL_API_KEY", KEY)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield server
+    server.reset()
 
 
 @pytest.fixture

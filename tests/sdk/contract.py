@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +51,7 @@ class Cut(Exception):
 
 class Faults:
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+        self.app = app
         self.planned: list[Fault] = []
         self.seen: list[tuple[str, str, str]] = []
 
@@ -60,12 +60,12 @@ class Faults:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         self.seen.append((scope["method"], scope["path"], scope["query_string"].decode()))
         fault = next((f for f in self.planned if f.method == scope["method"] and scope["path"].endswith(f.path)), None)
         if fault is None:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         self.planned.remove(fault)
         await self._misbehave(fault, scope, receive, send)
@@ -79,7 +79,7 @@ class Faults:
         elif fault.body is not None:
             await Response(fault.body, media_type="text/html")(scope, receive, send)
         else:
-            await self._app(scope, receive, _cutting(send, fault.cut_after or 0))
+            await self.app(scope, receive, _cutting(send, fault.cut_after or 0))
 
 
 def _cutting(send: Send, left: int) -> Send:
@@ -120,6 +120,11 @@ class Contract:
         self.commands: dict[str, Command] = {}
         self.files: dict[str, bytes] = {}
         self.started = 0
+
+    def close(self) -> None:
+        """End every process that commands left."""
+        for command in self.commands.values():
+            command.stop(None)
 
     def routes(self) -> list[Route]:
         one = "/v1/sessions/{id}"
@@ -402,25 +407,32 @@ class Served:
     contract: Contract
     faults: Faults
 
+    def reset(self) -> None:
+        """As new: nothing attached, nothing planned, no process left."""
+        self.contract.close()
+        self.contract = Contract()
+        self.faults.app = Starlette(routes=self.contract.routes())
+        self.faults.planned, self.faults.seen = [], []
+
     def calls(self, method: str, ending: str) -> int:
         return sum(1 for m, path, _ in self.faults.seen if m == method and path.endswith(ending))
 
 
 @contextmanager
-def serving(prepare: Callable[[Contract], None] | None = None) -> Iterator[Served]:
+def serving() -> Iterator[Served]:
     """The contract on a free port of this host, in a thread of its own."""
     contract = Contract()
-    if prepare is not None:
-        prepare(contract)
     faults = Faults(Starlette(routes=contract.routes()))
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(faults, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
+    served = Served(f"http://127.0.0.1:{listener.getsockname()[1]}", contract, faults)
     try:
-        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", contract, faults)
+        yield served
     finally:
+        served.contract.close()
         server.should_exit = server.force_exit = True
         thread.join(10)
         listener.close()
