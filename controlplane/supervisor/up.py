@@ -14,8 +14,9 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -57,6 +58,7 @@ async def running(settings: Settings, *, say: Say, keep_sandboxes: bool) -> Asyn
             for role in _roles(settings):
                 await _start(children, role)
             url = await _answering(settings, port_file, children)
+            _keep_port(children[-1], url)
             bootstrap.write_credentials(settings, url=url, api_key=credentials.api_key)
             yield Running(url=url, api_key=credentials.api_key, children=tuple(children))
         finally:
@@ -130,6 +132,11 @@ async def _answering(settings: Settings, port_file: Path, children: Sequence[Chi
         f"Warmpool did not become ready: {told}",
         hint=f"Logs of all roles are in {settings.state_dir / 'logs'}; `warmpool doctor` checks the machine.",
     )
+
+
+def _keep_port(api: Child, url: str) -> None:
+    """A free port was taken: an API that is started again must be found where its clients look for it."""
+    api.role = replace(api.role, env={**api.role.env, "WARMPOOL_API__PORT": str(urlsplit(url).port)})
 
 
 async def _stop(settings: Settings, children: list[Child], *, say: Say, keep_sandboxes: bool) -> None:
