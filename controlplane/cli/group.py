@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.core import TyperGroup
 from controlplane.cli.operation import ROOT_OPTIONS
 
 OTHER = "More"
+BROKEN_PIPE = 128 + 13
 
 
 class RootGroup(TyperGroup):
@@ -21,6 +23,10 @@ class RootGroup(TyperGroup):
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, KeyboardInterrupt, EOFError):
             raise
+        except BrokenPipeError:
+            # Whoever read the output has gone (`| head`): end as other programs do, without a word.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(BROKEN_PIPE) from None
         except Exception as error:
             options = ctx.meta.get(ROOT_OPTIONS, {})
             if options.get("debug"):
