@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import typer
-from warmpool import Sandbox, Session
 
 from controlplane.cli.operation import Cli
 from controlplane.cli.output import clean, note, span
 from controlplane.cli.sizes import parse_size
+from warmpool import Sandbox, Session
 
 
 @contextmanager
@@ -136,7 +137,9 @@ def _terminated_as_interrupt() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # Handlers can be set by the main thread only; a program that calls this from another has its own.
+    numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:

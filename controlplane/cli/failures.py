@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from warmpool import errors
-
 from controlplane.cli.declaration import DeclarationError
 from controlplane.errors import WarmpoolError
+from warmpool import errors
 
 ERROR, USAGE, NOT_FOUND, DENIED, RETRY, TIMED_OUT = 1, 2, 3, 4, 5, 124
 

@@ -7,10 +7,9 @@ import sys
 import threading
 from collections.abc import Callable
 
-from warmpool import CommandHandle, CommandResult, Sandbox, SandboxException
-
 from controlplane.cli.operation import Cli
 from controlplane.cli.output import clean, note, print_json
+from warmpool import CommandHandle, CommandResult, Sandbox, SandboxException
 
 INPUT_PIECE_BYTES = 64 * 1024
 

@@ -13,7 +13,7 @@ from controlplane.api.schemas.pools import PoolIn
 from controlplane.api.schemas.templates import TemplateIn
 from controlplane.cli import declaration
 from controlplane.cli.declaration import DeclarationError, read_declaration
-from tests.cli.warmpool import invoke, invoke_json
+from tests.cli.program import invoke, invoke_json
 from tests.sdk.contract import Served
 
 GOOD = """\

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from controlplane.cli.app import build_app
-from tests.cli.warmpool import PROGRAM, begin, invoke, invoke_json, process
+from tests.cli.program import PROGRAM, begin, invoke, invoke_json, process
 from tests.sdk.contract import Served
 from warmpool import Warmpool
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.warmpool import begin, invoke, invoke_json, process
+from tests.cli.program import begin, invoke, invoke_json, process
 from tests.sdk.contract import Served
 
 
