@@ -23,6 +23,7 @@ from warmpool import (
     DeniedException,
     InvalidArgumentException,
     NotFoundException,
+    SandboxException,
 )
 
 __all__ = ["api", "world"]
@@ -57,7 +58,9 @@ async def test_a_session_attaches_warm_runs_commands_moves_files_and_ends(api: A
         assert ((await sb.set_timeout(500)).expires_at or 0) > 0
     assert await AsyncSandbox.list(metadata={"run": "1"}) == []
     assert (await client.sessions.get(sb.id)).end_reason == "deleted"
-    with pytest.raises(ConflictException):
+    with pytest.raises(ConflictException, match="has ended"):
+        await client.connect(sb.id)
+    with pytest.raises(SandboxException, match="closed"):
         await sb.commands.run("true")
 
 

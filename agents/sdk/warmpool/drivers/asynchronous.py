@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 import httpx
 
 from warmpool.config import Config
-from warmpool.drivers.common import FAILURES, PIECE_BYTES, check_size, client_settings, reason_of, request_arguments
+from warmpool.drivers.common import (
+    FAILURES,
+    PIECE_BYTES,
+    check_open,
+    check_size,
+    client_settings,
+    reason_of,
+    request_arguments,
+)
 from warmpool.effects import Call, Effect, Emit, Flow, Now, Open, Read, Reply, Send, Shut, Sleep
 
 T = TypeVar("T")
@@ -99,6 +107,7 @@ class _AsyncHands:
         return time.monotonic()
 
     async def _send(self, call: Call[Any]) -> Reply:
+        check_open(self._client)
         arguments = request_arguments(call, self._config)
         arguments["content"] = _async_content(arguments["content"])
         try:
@@ -117,6 +126,7 @@ class _AsyncHands:
 
     async def _open(self, effect: Open) -> Reply:
         await self.shut()
+        check_open(self._client)
         try:
             request = self._client.build_request(**request_arguments(effect.call, self._config, effect.idle_s))
             response = await self._client.send(request, stream=True)

@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 import httpx
 
 from warmpool.config import Config
-from warmpool.drivers.common import FAILURES, PIECE_BYTES, check_size, client_settings, reason_of, request_arguments
+from warmpool.drivers.common import (
+    FAILURES,
+    PIECE_BYTES,
+    check_open,
+    check_size,
+    client_settings,
+    reason_of,
+    request_arguments,
+)
 from warmpool.effects import Call, Effect, Emit, Flow, Now, Open, Read, Reply, Send, Shut, Sleep
 
 T = TypeVar("T")
@@ -96,6 +104,7 @@ class _SyncHands:
         return time.monotonic()
 
     def _send(self, call: Call[Any]) -> Reply:
+        check_open(self._client)
         arguments = request_arguments(call, self._config)
         if hasattr(arguments["content"], "read"):
             # Piece by piece: httpx would take the size that the system reports, which for a pipe is 0.
@@ -116,6 +125,7 @@ class _SyncHands:
 
     def _open(self, effect: Open) -> Reply:
         self.shut()
+        check_open(self._client)
         try:
             request = self._client.build_request(**request_arguments(effect.call, self._config, effect.idle_s))
             response = self._client.send(request, stream=True)

@@ -62,6 +62,13 @@ def reason_of(error: Exception) -> Exception:
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)
 
 
+def check_open(client: httpx.Client | httpx.AsyncClient) -> None:
+    if client.is_closed:
+        raise SandboxException(
+            "This client was closed.", code="client_closed", hint="Connect again, or use it inside its with block."
+        )
+
+
 def check_size(call: Call[Any], size: int) -> None:
     if size > MAX_ANSWER_BYTES and call.answer is not bytes:
         raise SandboxException(f"The answer to {call.what} has no end.", code="unexpected_answer")
