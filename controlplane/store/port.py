@@ -152,7 +152,7 @@ class Store(Protocol):
     async def list_templates(self) -> list[Template]: ...
 
     async def delete_template(self, key: TemplateKey) -> None:
-        """Conflict ``template_in_use`` while a pool names it. Missing: success."""
+        """With its builds. Conflict ``template_in_use`` while a pool names it. Missing: success."""
         ...
 
     async def put_pool(self, pool: Pool) -> Pool:

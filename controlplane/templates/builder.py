@@ -32,8 +32,10 @@ from controlplane.templates.steps import BuildSandbox, BuildSurroundings
 
 log = logging.getLogger(__name__)
 
+# Somebody else ended it, or its template was deleted.
+_OVER = frozenset({"build_ended", "build_not_found"})
 # These end the run, not the build: the job is put again and goes on.
-_INTERRUPTIONS = frozenset({"store_unavailable", "build_ended"})
+_INTERRUPTIONS = _OVER | {"store_unavailable"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ class Builder:
             try:
                 await live.beating(self._run(live), self._times.heartbeat_s)
             except WarmpoolError as error:
-                if error.code != "build_ended":
+                if error.code not in _OVER:
                     raise
             build = live.build
         if build.sandbox is not None:

@@ -340,9 +340,15 @@ async def test_a_build_that_ends_after_its_template_was_deleted_publishes_nothin
     await world.store.delete_pool(POOL)
     await world.store.remove_pool(POOL, world.fence)
     await world.store.delete_template(DEMO)
-    await world.store.finish_build(build, world.version(build, V2), 0.0)
-    assert await world.store.get_lineage(LINEAGE) is None
-    assert (await world.store.get_version(V2)).superseded_at is not None
+    await world.put_template()
+    again = await world.start_build()
+    assert [found.id for found in await world.store.list_builds(None, 10)] == [again.id]
+    with pytest.raises(NotFound) as caught:
+        await world.store.finish_build(build, world.version(build, V2), 0.0)
+    assert caught.value.code == "build_not_found"
+    with pytest.raises(NotFound):
+        await world.store.update_build(build)
+    assert await world.store.find_version(V2) is None
 
 
 async def test_failures_of_sandboxes_to_become_ready_are_counted_and_reset(world: World) -> None:

@@ -1,4 +1,5 @@
--- A: key. Its versions become collectable, its lineages are forgotten.
+-- A: key. Its versions become collectable, its lineages and builds are forgotten: one that still runs finds no record
+-- to go on with, so that nothing of it can be published under a later template of the same name.
 local template = load('templates', A.key)
 if not template then return 0 end
 local pools = redis.call('SMEMBERS', key('template_pools', A.key))
@@ -17,6 +18,11 @@ for _, raw in ipairs(redis.call('HVALS', key('versions'))) do
     save('versions', version.id, version)
   end
 end
+for _, id in ipairs(redis.call('ZRANGE', key('builds_by_time', A.key), 0, -1)) do
+  redis.call('HDEL', key('builds'), id)
+  redis.call('ZREM', key('builds_by_time'), id)
+end
+redis.call('DEL', key('builds_by_time', A.key))
 redis.call('HDEL', key('templates'), A.key)
 redis.call('HDEL', key('template_facts'), A.key)
 emit('template.deleted', A.key, template.tenant, 'api', '')
