@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -84,12 +85,13 @@ async def capabilities(given: ProbeInput) -> Capabilities:
     binary = choose_binary(given.oci_runtime)
     _, version = await run([binary, "--version"], timeout_s=_TRIAL_TIMEOUT_S)
     try:
-        facts = await _trial(given, binary, docker=False)
-        engine = await _trial(given, binary, docker=True)
+        with _trying(given):
+            facts = await _trial(given, binary, docker=False)
+            engine = await _trial(given, binary, docker=True)
+            disk = await asyncio.to_thread(_disk_limit, given)
     except (WarmpoolError, OSError) as error:
         reason = f"A trial container did not start: {error}"
         return Capabilities(runtime="local", usable=False, reason=reason, fix=f"Make `{binary} run` work on this host.")
-    disk = await asyncio.to_thread(_disk_limit, given)
     return Capabilities(
         runtime="local",
         usable="user_namespace" in facts,
@@ -169,6 +171,31 @@ def _disk_limit(given: ProbeInput) -> Held:
         with contextlib.suppress(OSError):
             kernel.unmount(place.data)
         shutil.rmtree(place.root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _trying(given: ProbeInput) -> Iterator[None]:
+    """Held while trials run. Who finds that nobody else tries clears up what killed ones have left."""
+    with (given.places.locks / "probe.lock").open("w") as lock:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _clear_trials(given)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def _clear_trials(given: ProbeInput) -> None:
+    place = Path(given.cgroup)
+    above = given.hierarchies.directories(str(place.parent)).values()
+    for group in {found.name for directory in above for found in directory.glob(f"{place.name}-*")}:
+        with contextlib.suppress(OSError):
+            cgroups.kill(given.hierarchies, f"{place.parent}/{group}")
+            cgroups.remove(given.hierarchies, f"{place.parent}/{group}")
+    for folder in given.places.root.glob("probe-*"):
+        with contextlib.suppress(OSError):
+            kernel.unmount(SandboxPlace.at(folder).data)
+        shutil.rmtree(given.places.oci / folder.name, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _trial(given: ProbeInput, binary: str, *, docker: bool) -> set[str]:
