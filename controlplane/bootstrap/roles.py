@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import FastAPI
 
-from controlplane import provisioning
 from controlplane.api.app import create_app
 from controlplane.api.deps import ApiDeps, ApiLimits
 from controlplane.bases.registries import addresses_out_of_range, registries
+from controlplane.binding import Binder
 from controlplane.bootstrap import adapters, presence
 from controlplane.bootstrap.operator import write_api_address
 from controlplane.clock import SystemClock
@@ -39,7 +39,6 @@ from controlplane.pool.service import PoolService
 from controlplane.provisioning.service import Provisioning, ProvisionTimes
 from controlplane.queue import QueueName, RqQueue
 from controlplane.queue import run_worker as work
-from controlplane.sessions.binder import Binder
 from controlplane.sessions.machine import SessionMachine
 from controlplane.sessions.service import SessionLimits, SessionService
 from controlplane.sessions.targets import Targets
@@ -92,7 +91,7 @@ def _api(settings: Settings, url: str) -> FastAPI:
         min_remaining_s=settings.pool.min_remaining_s,
     )
     targets = Targets(store, clock, default_max_total=settings.pool.default_max_total)
-    binder = Binder(store, agents, metrics)
+    binder = Binder(store, agents, actor="api", on_failure=metrics.bind_failed)
     deps = ApiDeps(
         store=store,
         sessions=SessionService(store, binder, targets, metrics, clock, limits),
@@ -113,6 +112,8 @@ def _api(settings: Settings, url: str) -> FastAPI:
             max_body_bytes=settings.api.max_body_bytes,
             max_upload_bytes=settings.api.max_upload_bytes,
             max_wait_s=settings.api.max_wait_s,
+            step_timeout_s=settings.build.step_timeout_s,
+            default_max_total=settings.pool.default_max_total,
         ),
     )
     app = create_app(deps)
@@ -218,7 +219,7 @@ async def _schedule(settings: Settings) -> None:
         ),
         settings.deployment,
     )
-    provisioned = provisioning.Binder(store, agents)
+    binder = Binder(store, agents, actor="scheduler", timeout_s=5.0)
     observer = CountingObserver(store.count, provision_step_counter)
     scheduler = Scheduler(
         store=store,
@@ -232,7 +233,7 @@ async def _schedule(settings: Settings) -> None:
                 backoff_max_s=settings.pool.backoff_max_s,
             ),
         ),
-        binder=provisioned,
+        binder=binder,
         forecast=Steady(),
         limits=_limits(settings),
         holder=presence.holder_name(),
@@ -243,7 +244,7 @@ async def _schedule(settings: Settings) -> None:
     reaper = Reaper(
         store=store,
         agents=agents,
-        binder=provisioned,
+        binder=binder,
         reality=Reality(store=store, runtime=runtime, agents=agents),
         garbage=Garbage(
             store=store,

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from controlplane.agentclient.port import AgentClient, Door
+from controlplane.binding import Binder
 from controlplane.errors import WarmpoolError
 from controlplane.loops.garbage import Garbage
 from controlplane.loops.reality import Reality
 from controlplane.model.sandbox import Session
-from controlplane.provisioning import Binder
 from controlplane.store.port import Store
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 
+from controlplane.binding import Binder
 from controlplane.errors import Conflict, WarmpoolError
 from controlplane.forecast import Forecast
 from controlplane.ids import PoolKey
@@ -16,7 +17,6 @@ from controlplane.model.sandbox import Session
 from controlplane.observer import Observer, Unobserved
 from controlplane.planning import plan
 from controlplane.planning.explain import encode_decision
-from controlplane.provisioning import Binder
 from controlplane.store.port import Leadership, Store
 
 log = logging.getLogger(__name__)

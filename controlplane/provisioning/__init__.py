@@ -5,8 +5,7 @@ gone. Does not belong here: whether to (planning), how on a given machine (runti
 (templates). Called by jobs; the binder also by the reaper.
 """
 
-from controlplane.provisioning.binding import Binder
 from controlplane.provisioning.labels import session_labels
 from controlplane.provisioning.service import Provisioning, ProvisionTimes
 
-__all__ = ["Binder", "ProvisionTimes", "Provisioning", "session_labels"]
+__all__ = ["ProvisionTimes", "Provisioning", "session_labels"]

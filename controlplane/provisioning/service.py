@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from agents.wire import sandbox_key
 from controlplane.agentclient.port import AgentClient, Door
 from controlplane.agentclient.readiness import until_ready
+from controlplane.binding import Binder
 from controlplane.egressclient.port import EgressGateway
 from controlplane.errors import Conflict, NotFound, Permanent, Retryable, WarmpoolError
 from controlplane.ids import SandboxId
@@ -22,7 +23,6 @@ from controlplane.model.resources import Resources
 from controlplane.model.sandbox import Sandbox
 from controlplane.model.template import Template
 from controlplane.observer import Observer, Unobserved
-from controlplane.provisioning.binding import Binder
 from controlplane.provisioning.labels import session_labels
 from controlplane.retrying import backoff_s, retried
 from controlplane.runtime.port import Runtime, SandboxSpec
@@ -67,7 +67,7 @@ class Provisioning:
         self._egress = egress
         self._times = times or ProvisionTimes()
         self._observer = observer or Unobserved()
-        self._binder = Binder(store, agents)
+        self._binder = Binder(store, agents, actor="provisioning", timeout_s=5.0)
 
     async def provision(self, sandbox_id: SandboxId) -> None:
         """Make the recorded sandbox ready, and bind the session that waits for it, if one does.

@@ -13,12 +13,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from controlplane.binding import Binder
 from controlplane.clock import Clock
 from controlplane.errors import NotFound, Permanent
 from controlplane.ids import SessionId, TemplateKey, TenantId, new_session_id
 from controlplane.metrics import Metrics
 from controlplane.model.sandbox import Session
-from controlplane.sessions.binder import Binder
 from controlplane.sessions.outcome import refuse_ended, refuse_full, refuse_quota
 from controlplane.sessions.request import AttachRequest, check_duration, check_request
 from controlplane.sessions.targets import Target, Targets
@@ -85,7 +85,7 @@ class SessionService:
         timings.mark("claim")
         session = self._settle(result)
         if session.state == "binding":
-            session = await self._binder.bind(session, timings)
+            session = await self._binder.bind(session, timings.mark)
         if session.state in IN_FLIGHT and wait_s > 0:
             session = await self._store.wait_session(session.id, wait_s)
             timings.mark("wait")

@@ -20,6 +20,7 @@ from controlplane.agentclient.unix_client import UnixAgentClient
 from controlplane.api.app import create_app
 from controlplane.api.deps import ApiDeps, ApiLimits
 from controlplane.artifacts import FolderBuildLogs
+from controlplane.binding import Binder
 from controlplane.bootstrap import presence
 from controlplane.clock import SystemClock
 from controlplane.ids import SandboxId, TenantId
@@ -28,7 +29,6 @@ from controlplane.model.tenancy import Role
 from controlplane.pool.service import PoolService
 from controlplane.runtime.simulated import SimulatedAgent, SimulatedRuntime
 from controlplane.runtime.simulated.world import SandboxRecord, Up
-from controlplane.sessions.binder import Binder
 from controlplane.sessions.machine import SessionMachine
 from controlplane.sessions.service import SessionLimits, SessionService
 from controlplane.sessions.targets import Targets
@@ -60,7 +60,7 @@ def wire(store: Store, logs: Path, runtime: SimulatedRuntime, wiring: Wiring) ->
     sim: AgentClient = SimulatedAgent(runtime.world)  # type: ignore[assignment]
     agent = DispatchingAgent({"sim": sim, "unix": UnixAgentClient(SECRET), **dict(wiring.agents)})
     targets = Targets(store, clock)
-    binder = Binder(store, agent, metrics, bind_timeout_s=wiring.bind_timeout_s)
+    binder = Binder(store, agent, actor="api", timeout_s=wiring.bind_timeout_s, on_failure=metrics.bind_failed)
     return ApiDeps(
         store=store,
         sessions=SessionService(store, binder, targets, metrics, clock, wiring.session_limits),

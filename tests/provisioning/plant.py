@@ -15,6 +15,7 @@ from typing import Any
 
 from controlplane.agentclient.port import AgentClient
 from controlplane.artifacts import FolderBuildLogs
+from controlplane.binding import Binder
 from controlplane.forecast import Steady
 from controlplane.ids import (
     BuildId,
@@ -35,7 +36,7 @@ from controlplane.model.actions import Limits
 from controlplane.model.sandbox import Sandbox, Session
 from controlplane.model.template import Build, Pool, Template
 from controlplane.model.tenancy import Tenant
-from controlplane.provisioning import Binder, Provisioning, ProvisionTimes
+from controlplane.provisioning import Provisioning, ProvisionTimes
 from controlplane.queue.port import JobName, QueueName
 from controlplane.runtime.simulated import LogNormal, SimulatedAgent, SimulatedRuntime
 from controlplane.runtime.simulated.commands import Outcome
@@ -173,7 +174,7 @@ class Plant:
                 "build_version": lambda key: self.builder.build(BuildId(key)),
             }
         )
-        self.binder = Binder(store, self.agents)
+        self.binder = Binder(store, self.agents, actor="scheduler")
         self.limits = limits or Limits()
         self.scheduler = self.make_scheduler("one")
         self.reality = Reality(store=store, runtime=self.runtime, agents=self.agents, grace_s=0.0)

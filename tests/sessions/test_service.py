@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from controlplane.agentclient.port import AgentClient, Door
+from controlplane.binding import MAX_CANDIDATES, Binder
 from controlplane.clock import ManualClock, SystemClock
 from controlplane.errors import Conflict, NotFound, Permanent, Retryable
 from controlplane.ids import SessionId, TenantId
@@ -15,7 +16,6 @@ from controlplane.metrics import Metrics
 from controlplane.model.tenancy import Tenant
 from controlplane.runtime.simulated import SimulatedAgent, SimulatedRuntime
 from controlplane.runtime.simulated.world import SandboxRecord, Up
-from controlplane.sessions.binder import MAX_CANDIDATES, Binder
 from controlplane.sessions.request import AttachRequest
 from controlplane.sessions.service import SessionLimits, SessionService
 from controlplane.sessions.targets import KEEP_S, Targets
@@ -34,7 +34,7 @@ class Rig:
         self.machines = SimulatedRuntime(start_s=0.0).world
         self.clock = ManualClock()
         sim: AgentClient = agent or SimulatedAgent(self.machines)  # type: ignore[assignment]
-        self.binder = Binder(store, sim, Metrics(), bind_timeout_s=5.0)
+        self.binder = Binder(store, sim, actor="api", timeout_s=5.0)
         self.targets = Targets(store, self.clock)
         self.sessions = SessionService(store, self.binder, self.targets, Metrics(), SystemClock(), SessionLimits())
 
@@ -106,7 +106,7 @@ async def test_binding_gives_up_after_a_bounded_number_of_dead_sandboxes(rig: Ri
         await rig.world.ready()
     claimed = (await rig.world.claim()).session
     assert claimed is not None
-    ended = await rig.binder.bind(claimed, Timings(SystemClock().monotonic))
+    ended = await rig.binder.bind(claimed, Timings(SystemClock().monotonic).mark)
     assert (ended.state, ended.end_reason) == ("ended", "sandbox_failed")
     states = [await rig.world.state(s.id) for s in await rig.store.list_sandboxes(POOL)]
     assert states.count("ready") == 3
@@ -121,11 +121,11 @@ async def test_an_agent_that_never_answers_costs_its_time_limit_and_no_more(stor
             return None
 
     rig = Rig(store, world)
-    binder = Binder(store, Silent(rig.machines), Metrics(), bind_timeout_s=0.05)  # type: ignore[arg-type]
+    binder = Binder(store, Silent(rig.machines), actor="api", timeout_s=0.05)  # type: ignore[arg-type]
     await world.ready()
     claimed = (await world.claim()).session
     assert claimed is not None
-    assert (await binder.bind(claimed, Timings(SystemClock().monotonic))).state == "waiting"
+    assert (await binder.bind(claimed, Timings(SystemClock().monotonic).mark)).state == "waiting"
 
 
 async def test_ending_is_finished_even_when_the_caller_is_cancelled(rig: Rig) -> None:

@@ -1,52 +1,65 @@
-"""From a claimed sandbox to an attached session, trying the next candidate when one turns out dead."""
+"""Binding, with one candidate after another."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from controlplane.agentclient.port import AgentClient, Door
 from controlplane.errors import Conflict, Permanent, WarmpoolError
-from controlplane.metrics import Metrics
 from controlplane.model.sandbox import Session
-from controlplane.sessions.timing import Timings
 from controlplane.store.port import Store
 
 log = logging.getLogger(__name__)
 MAX_CANDIDATES = 5
 
 
+def _unmeasured(_: str) -> None: ...
+
+
 class Binder:
-    """``bind_timeout_s``: how long one candidate may take before it counts as dead."""
+    """Each bind is also the probe that the sandbox lives.
 
-    def __init__(self, store: Store, agent: AgentClient, metrics: Metrics, *, bind_timeout_s: float = 2.0) -> None:
+    ``timeout_s``: how long one candidate may take before it counts as dead. ``actor``: who is noted when a session
+    is given up. ``on_failure`` is told the error code of each bind that failed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        agents: AgentClient,
+        *,
+        actor: str,
+        timeout_s: float = 2.0,
+        on_failure: Callable[[str], None] = _unmeasured,
+    ) -> None:
         self._store = store
-        self._agent = agent
-        self._metrics = metrics
-        self._bind_timeout_s = bind_timeout_s
+        self._agents = agents
+        self._actor = actor
+        self._timeout_s = timeout_s
+        self._on_failure = on_failure
 
-    async def bind(self, session: Session, timings: Timings) -> Session:
-        """The session after its binding: attached; waiting when no candidate was left; ended when it was
-        ended meanwhile, or after ``MAX_CANDIDATES`` dead sandboxes in a row (``sandbox_failed``).
+    async def bind(self, session: Session, mark: Callable[[str], None] = _unmeasured) -> Session:
+        """The session attached; waiting when no candidate was left; ended when it was ended meanwhile, or after
+        ``MAX_CANDIDATES`` dead sandboxes in a row (``sandbox_failed``). ``mark`` names each step as it ends.
 
         Idempotent: sandboxd accepts the same claim again, so a binding that a crash left can be repeated."""
-        for tried in range(1, MAX_CANDIDATES + 1):
+        while session.state == "binding":
             failure = await self._try(session)
-            timings.mark("bind")
+            mark("bind")
             if failure is None:
                 session = await self._attached(session)
-                timings.mark("bound")
+                mark("bound")
                 return session
-            self._metrics.bind_failed(failure.code)
-            log.warning("bind of %s to %s failed: %s", session.id, session.sandbox, failure)
-            if tried == MAX_CANDIDATES:
-                break
+            self._on_failure(failure.code)
+            log.warning("session %s: binding sandbox %s failed: %s", session.id, session.sandbox, failure)
+            if session.bind_failures + 1 >= MAX_CANDIDATES:
+                detail = f"{MAX_CANDIDATES} sandboxes in a row could not be bound; the last: {failure.message}"
+                return await self._store.end_session(session.id, "sandbox_failed", detail, self._actor)
             session = await self._next(session, failure)
-            timings.mark("claim")
-            if session.state != "binding":
-                return session
-        detail = f"{MAX_CANDIDATES} sandboxes in a row could not be bound"
-        return await self._store.end_session(session.id, "sandbox_failed", detail, "api")
+            mark("claim")
+        return session
 
     async def _try(self, session: Session) -> WarmpoolError | None:
         """Bind the session's present sandbox; what went wrong, None if nothing did."""
@@ -54,10 +67,10 @@ class Binder:
             return Permanent("door_address_unknown", f"Session {session.id} has a sandbox without a door.")
         door = Door(session.sandbox, session.door)
         try:
-            async with asyncio.timeout(self._bind_timeout_s):
-                await self._agent.bind(door, session.id, session.tenant, session.env, session.labels)
+            async with asyncio.timeout(self._timeout_s):
+                await self._agents.bind(door, session.id, session.tenant, session.env, session.labels)
         except TimeoutError:
-            return Permanent("sandbox_unreachable", f"bind took longer than {self._bind_timeout_s:g} s")
+            return Permanent("sandbox_unreachable", f"bind took longer than {self._timeout_s:g} s")
         except WarmpoolError as error:
             return error
         return None
