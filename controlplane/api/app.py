@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
 
 from controlplane.api.collector import SharedValues
 from controlplane.api.deps import ApiDeps
@@ -26,6 +28,7 @@ from controlplane.api.routes import (
 from controlplane.api.schemas.common import Problem
 from controlplane.api.schemas.sessions import AttachIn
 
+TITLE, VERSION = "Warmpool", "1"
 DESCRIPTION = """A control plane that keeps sandboxes for coding agents ready and attaches a session in milliseconds.
 
 Every error is a problem (application/problem+json) with a stable `code`, what happened, and what to do.
@@ -50,16 +53,15 @@ def create_app(deps: ApiDeps) -> FastAPI:
 
     Cross-origin requests are not allowed: keys do not belong into browsers."""
     app = FastAPI(
-        title="Warmpool",
-        version="1",
+        title=TITLE,
+        version=VERSION,
         description=DESCRIPTION,
         redirect_slashes=False,
     )
     app.state.deps = deps
     app.state.shared_values = SharedValues(deps.store, deps.clock)
-    for router in ROUTERS:
-        # The routes themselves rather than include_router, which puts a context around each request.
-        app.router.routes.extend(router.routes)
+    # The routes themselves rather than include_router, which puts a context around each request.
+    app.router.routes.extend(_routes())
     add_error_handlers(app)
     app.add_middleware(
         Edge,
@@ -67,18 +69,21 @@ def create_app(deps: ApiDeps) -> FastAPI:
         max_body_bytes=deps.limits.max_body_bytes,
         max_upload_bytes=deps.limits.max_upload_bytes,
     )
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = openapi_document  # type: ignore[method-assign]
     return app
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """OpenAPI 3.1, with the schemas that routes refer to by name only."""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        for model in (Problem, AttachIn):
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[model.__name__] = schema
-        app.openapi_schema = document
-    return app.openapi_schema
+@cache
+def openapi_document() -> dict[str, Any]:
+    """OpenAPI 3.1 of the API, with the schemas that routes refer to by name only."""
+    document = get_openapi(title=TITLE, version=VERSION, description=DESCRIPTION, routes=_routes())
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for model in (Problem, AttachIn):
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs", {}))
+        schemas[model.__name__] = schema
+    return document
+
+
+def _routes() -> list[BaseRoute]:
+    return [route for router in ROUTERS for route in router.routes]
