@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from controlplane.configuration import deployment_secret
 from controlplane.egressclient.http import HttpEgressGateway
 from controlplane.errors import Permanent
 from controlplane.runtime.agentbundle import ensure_agent_bundle
-from controlplane.runtime.docker import DockerOptions, DockerRuntime
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.runtime import LocalOptions, LocalRuntime
 from controlplane.runtime.port import Capabilities, Runtime
@@ -26,6 +26,8 @@ from controlplane.store.redis_store import RedisStore, StoreOptions
 from controlplane.templates.steps import BuildSurroundings
 
 CA_INSIDE = "/run/warmpool/ca.pem"
+
+log = logging.getLogger(__name__)
 
 
 def store(settings: Settings) -> RedisStore:
@@ -50,10 +52,12 @@ def host_config(settings: Settings) -> HostConfig:
     return detect(settings.runtime.host_config)
 
 
-def surroundings(settings: Settings, host: HostConfig) -> BuildSurroundings:
+def surroundings(host: HostConfig) -> BuildSurroundings:
+    for note in host.notes:
+        log.warning("builds: %s", note)
     return BuildSurroundings(
         env=host.environment(CA_INSIDE),
-        allow=registries(host) if settings.runtime.host_config == "auto" else (),
+        allow=registries(host),
         files={path: text.encode() for path, text in host.files().items()},
     )
 
@@ -67,10 +71,13 @@ def local_runtime(settings: Settings, host: HostConfig) -> LocalRuntime:
         oci_runtime=settings.runtime.oci_runtime,
         ca_bundle=host.ca_bundle,
     )
-    return LocalRuntime(options, BaseCache(cache_dir=settings.cache, images_dir=default_images_dir()), _agent(settings))
+    return LocalRuntime(options, _bases(settings), _agent(settings))
 
 
-def docker_runtime(settings: Settings, host: HostConfig) -> DockerRuntime:
+def docker_runtime(settings: Settings, host: HostConfig) -> Runtime:
+    # Imported here: most deployments have no use for the docker package, which takes a tenth of a second to load.
+    from controlplane.runtime.docker import DockerOptions, DockerRuntime
+
     options = DockerOptions(
         state_dir=settings.state_dir,
         deployment=settings.deployment,
@@ -132,6 +139,14 @@ def egress(settings: Settings) -> HttpEgressGateway:
 
 def build_logs(settings: Settings) -> FolderBuildLogs:
     return FolderBuildLogs(settings.state_dir / "build-logs", max_bytes=settings.build.max_log_bytes)
+
+
+def _bases(settings: Settings) -> BaseCache:
+    return BaseCache(
+        cache_dir=settings.cache,
+        images_dir=default_images_dir(),
+        package_archive=settings.build.package_archive,
+    )
 
 
 def _agent(settings: Settings) -> Callable[[], Awaitable[Path]]:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from controlplane.api.deps import Part
 from controlplane.bootstrap import adapters
 from controlplane.errors import WarmpoolError
 from controlplane.runtime.port import Capabilities
@@ -59,17 +58,3 @@ def capabilities_reader(store: Store) -> Callable[[], Awaitable[Capabilities | N
         return None
 
     return read
-
-
-def parts(store: Store) -> tuple[Callable[[], Awaitable[Part]], ...]:
-    async def leader() -> Part:
-        holder = await store.leader()
-        detail = holder or "no scheduler leads; start `warmpool scheduler`"
-        return Part(name="scheduler", ok=holder is not None, detail=detail)
-
-    async def workers() -> Part:
-        found = await store.announced("worker")
-        detail = f"{len(found)} at work" if found else "no worker has reported; start `warmpool worker`"
-        return Part(name="workers", ok=bool(found), detail=detail)
-
-    return leader, workers

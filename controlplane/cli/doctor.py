@@ -24,11 +24,12 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what this machine can run and hold. Exit code 1 when no runtime works."""
-    from controlplane import bootstrap
+    from controlplane.bootstrap.operator import examine
+    from controlplane.configuration import load_settings
 
     flags = {"state_dir": state_dir.resolve()} if state_dir else {}
-    settings = bootstrap.load_settings(config, flags)
-    reports, chosen = asyncio.run(bootstrap.examine(settings))
+    settings = load_settings(config, flags)
+    reports, chosen = asyncio.run(examine(settings))
     if as_json:
         document = {"chosen": chosen, "runtimes": [asdict(report) for report in reports]}
         typer.echo(json.dumps(document, indent=2))

@@ -44,10 +44,10 @@ def up(
 
 def down(state_dir: StateDir = None, config: Config = None, deployment: Deployment = None) -> None:
     """Destroy every sandbox of the deployment, attached ones too. For after an `up --keep-sandboxes`."""
-    from controlplane import bootstrap
+    from controlplane.bootstrap.operator import destroy_everything
 
     chosen = _settings(state_dir, config, None, deployment, None, None, None)
-    count = _run(bootstrap.destroy_everything(chosen))
+    count = _run(destroy_everything(chosen))
     typer.echo(f"removed {count} sandboxes", err=True)
 
 
@@ -61,9 +61,9 @@ def serve(
     port: Port = None,
 ) -> None:
     """Run the API."""
-    from controlplane import bootstrap
+    from controlplane.bootstrap.api_role import serve
 
-    bootstrap.serve(_settings(state_dir, config, redis_url, deployment, runtime, host, port))
+    serve(_settings(state_dir, config, redis_url, deployment, runtime, host, port))
 
 
 def scheduler(
@@ -74,9 +74,9 @@ def scheduler(
     runtime: RuntimeKind = None,
 ) -> None:
     """Run the scheduler and the reaper; several may run, one leads."""
-    from controlplane import bootstrap
+    from controlplane.bootstrap.scheduler_role import run_scheduler
 
-    bootstrap.run_scheduler(_settings(state_dir, config, redis_url, deployment, runtime, None, None))
+    run_scheduler(_settings(state_dir, config, redis_url, deployment, runtime, None, None))
 
 
 def worker(
@@ -88,17 +88,17 @@ def worker(
     queues: Annotated[str, typer.Option(help="Queues to serve, first come first.")] = "urgent,retire,refill,build",
 ) -> None:
     """Run a worker that starts, destroys and builds sandboxes."""
-    from controlplane import bootstrap
+    from controlplane.bootstrap.worker_role import run_worker
 
     chosen = _settings(state_dir, config, redis_url, deployment, runtime, None, None)
-    bootstrap.run_worker(chosen, [name.strip() for name in queues.split(",") if name.strip()])
+    run_worker(chosen, [name.strip() for name in queues.split(",") if name.strip()])
 
 
 def egress(state_dir: StateDir = None, config: Config = None, deployment: Deployment = None) -> None:
     """Run the egress gateway of this host."""
-    from controlplane import bootstrap
+    from controlplane.bootstrap.egress_role import exec_egress
 
-    bootstrap.exec_egress(_settings(state_dir, config, None, deployment, None, None, None))
+    exec_egress(_settings(state_dir, config, None, deployment, None, None, None))
 
 
 def settings(
@@ -135,7 +135,7 @@ def _settings(
     host: str | None,
     port: int | None,
 ) -> Any:
-    from controlplane import bootstrap
+    from controlplane.configuration import load_settings
 
     flags = {
         "state_dir": state_dir.resolve() if state_dir else None,
@@ -145,7 +145,7 @@ def _settings(
         "api.host": host,
         "api.port": port,
     }
-    return bootstrap.load_settings(config, {name: value for name, value in flags.items() if value is not None})
+    return load_settings(config, {name: value for name, value in flags.items() if value is not None})
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:

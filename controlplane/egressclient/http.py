@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-import aiohttp
+import httpx
 import msgspec
 
 from agents.wire import Problem
@@ -23,7 +23,7 @@ class HttpEgressGateway:
     def __init__(self, control_socket: Path, *, timeout_s: float = 5.0) -> None:
         self._control_socket = control_socket
         self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self._client: httpx.AsyncClient | None = None
 
     async def put_door(self, sandbox: SandboxId, spec: DoorSpec) -> DoorReport:
         return _decode(await self._call("PUT", _door_path(sandbox), msgspec.json.encode(spec)), DoorReport)
@@ -41,33 +41,33 @@ class HttpEgressGateway:
         return _decode(await self._call("GET", "/v1/health"), GatewayHealth)
 
     async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         try:
-            async with self._open_session().request(method, f"http://egress{path}", data=body) as response:
-                content = await response.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            answer = await self._connected().request(method, path, content=body)
+        except (httpx.HTTPError, OSError) as error:
             raise Retryable(
                 "egress_unreachable",
                 f"The egress gateway does not answer at its control socket {self._control_socket}.",
                 hint="Start it with `warmpool egress`, or see its log.",
             ) from error
-        if response.status >= 300:
-            raise _error(response.status, content)
-        return content
+        if answer.status_code >= 300:
+            raise _error(answer.status_code, answer.content)
+        return answer.content
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        # Made on first use: aiohttp binds a session to the loop that is running then.
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.UnixConnector(path=str(self._control_socket)),
-                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+    def _connected(self) -> httpx.AsyncClient:
+        # Made on first use: its connections belong to the loop that is running then.
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                transport=httpx.AsyncHTTPTransport(uds=str(self._control_socket)),
+                base_url="http://egress",
+                timeout=self._timeout_s,
                 headers={"Content-Type": "application/json"},
             )
-        return self._session
+        return self._client
 
 
 def _door_path(sandbox: SandboxId) -> str:

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from controlplane import bootstrap
+from controlplane import configuration
+from controlplane.bootstrap import operator
 from controlplane.errors import Conflict, Permanent
 from controlplane.settings import Settings
 from controlplane.supervisor.process import Child, Role, tail
@@ -50,8 +51,8 @@ async def running(settings: Settings, *, say: Say, keep_sandboxes: bool) -> Asyn
             if settings.store.redis_url is None:
                 say("starting the embedded Valkey")
                 await _start(children, valkey_role(settings.state_dir, settings.valkey_socket))
-            await bootstrap.wait_for_store(settings, timeout_s=60)
-            credentials = await bootstrap.ensure_operator(settings)
+            await operator.wait_for_store(settings, timeout_s=60)
+            credentials = await operator.ensure_operator(settings)
             port_file = settings.state_dir / "run" / "api.json"
             port_file.unlink(missing_ok=True)
             say("starting egress, scheduler, workers and API")
@@ -59,7 +60,7 @@ async def running(settings: Settings, *, say: Say, keep_sandboxes: bool) -> Asyn
                 await _start(children, role)
             url = await _answering(settings, port_file, children)
             _keep_port(children[-1], url)
-            bootstrap.write_credentials(settings, url=url, api_key=credentials.api_key)
+            configuration.write_credentials(settings, url=url, api_key=credentials.api_key)
             yield Running(url=url, api_key=credentials.api_key, children=tuple(children))
         finally:
             await _stop(settings, children, say=say, keep_sandboxes=keep_sandboxes)
@@ -77,14 +78,14 @@ async def up(settings: Settings, *, say: Say, keep_sandboxes: bool) -> None:
 
 async def _until(stop: asyncio.Event, settings: Settings, say: Say, keep_sandboxes: bool) -> None:
     async with running(settings, say=say, keep_sandboxes=keep_sandboxes) as deployment:
-        say(f"Warmpool answers at {deployment.url}  (credentials: {bootstrap.credentials_file(settings)})")
+        say(f"Warmpool answers at {deployment.url}  (credentials: {configuration.credentials_file(settings)})")
         say("Ctrl-C stops it." if sys.stdin.isatty() else "SIGTERM stops it.")
         await stop.wait()
         say("stopping")
 
 
 def _roles(settings: Settings) -> list[Role]:
-    env = {**os.environ, **bootstrap.settings_environment(settings), "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, **configuration.settings_environment(settings), "PYTHONUNBUFFERED": "1"}
     logs = settings.state_dir / "logs"
 
     def role(name: str, *arguments: str, stop_s: float = 10.0) -> Role:
@@ -115,7 +116,7 @@ async def _answering(settings: Settings, port_file: Path, children: Sequence[Chi
     failing: Child | None = None
     async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
         while failing is None and asyncio.get_running_loop().time() < deadline:
-            url = bootstrap.read_api_address(port_file)
+            url = operator.read_api_address(port_file)
             if url:
                 try:
                     answer = await client.get(f"{url}/readyz")
@@ -144,7 +145,7 @@ async def _stop(settings: Settings, children: list[Child], *, say: Say, keep_san
     others = [child for child in children if child.role.name != "valkey"]
     await asyncio.gather(*(child.stop() for child in others))
     if others and not keep_sandboxes:
-        count = await bootstrap.destroy_everything(settings)
+        count = await operator.destroy_everything(settings)
         say(f"removed {count} sandboxes")
     for child in valkey:
         await child.stop()
