@@ -133,6 +133,11 @@ class BuildSettings(_Group):
         default=8_388_608, ge=4096, description="Kept log of one build step; beyond it the middle is cut."
     )
     keep_builds: int = Field(default=20, ge=1, description="Finished builds kept per template, with their logs.")
+    package_archive: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s@]*\{archive\}[^\s@]*\{moment\}",
+        description="Archive of old Debian packages, for those of a base that the mirrors no longer have, such as http://packages.example/{archive}/{moment}: {archive} becomes debian or debian-security, {moment} the UTC moment of the base's lock (20260131T000000Z). Empty: none.",
+    )
     keep_superseded_s: float = Field(
         default=600.0, ge=0, description="How long the image of a superseded version without sandboxes is kept."
     )

@@ -8,36 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from controlplane.errors import Permanent
+
 _SUITE = re.compile(
     r"(?:oldoldstable|oldstable|stable|testing|sid|bullseye|bookworm|trixie|forky)"
     r"(?P<pocket>-updates|-security|-backports|-proposed-updates|/updates)?"
 )
-DEFAULT_MAIN = "http://deb.debian.org/debian"
-DEFAULT_SECURITY = "http://deb.debian.org/debian-security"
+_MIRROR_LIST = "mirror+file:"
+_HINT = (
+    "Name a Debian mirror in the host's apt sources (/etc/apt/sources.list or sources.list.d), for example "
+    "'deb http://mirror.example/debian bookworm main' and "
+    "'deb http://mirror.example/debian-security bookworm-security main'."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrors:
-    """Roots of the Debian archive and its security archive, the most wanted first; never empty.
+    """Roots of the Debian archive and of its security archive, the most wanted first; empty where none is known."""
 
-    ``snapshots``: roots of the archives of everything that ever was, main and security, tried last."""
-
-    main: tuple[str, ...]
-    security: tuple[str, ...]
-    snapshots: tuple[str, str] = (
-        "http://snapshot.debian.org/archive/debian",
-        "http://snapshot.debian.org/archive/debian-security",
-    )
+    main: tuple[str, ...] = ()
+    security: tuple[str, ...] = ()
 
     def of(self, archive: str) -> tuple[str, ...]:
         return self.security if archive == "security" else self.main
 
-    def snapshot(self, archive: str) -> str:
-        return self.snapshots[archive == "security"]
-
 
 def host_mirrors(apt_dir: Path) -> Mirrors:
-    """The http(s) mirrors that ``apt_dir`` (``/etc/apt``) names, then Debian's own.
+    """The http(s) mirrors that ``apt_dir`` (``/etc/apt``) names, in its order.
 
     Only sources that carry Debian itself count (a Debian suite with the component main). A mirror that
     serves another release is taken too: mirrors carry every release, and each file is checked.
@@ -47,14 +44,26 @@ def host_mirrors(apt_dir: Path) -> Mirrors:
     security: list[str] = []
     for uri, suite, components in _entries(apt_dir):
         match = _SUITE.fullmatch(suite)
-        if match is None or "main" not in components or not _usable(uri):
+        if match is None or "main" not in components:
             continue
         found = security if match["pocket"] in ("-security", "/updates") else main
-        found.append(uri.rstrip("/"))
-    return Mirrors(
-        main=tuple(dict.fromkeys([*main, DEFAULT_MAIN])),
-        security=tuple(dict.fromkeys([*security, DEFAULT_SECURITY])),
-    )
+        found += [each.rstrip("/") for each in _listed(uri, apt_dir) if _usable(each)]
+    return Mirrors(main=tuple(dict.fromkeys(main)), security=tuple(dict.fromkeys(security)))
+
+
+def no_mirror(what: str) -> Permanent:
+    """The error for a host whose apt sources name no mirror of ``what``."""
+    return Permanent("no_debian_mirror", f"This host's apt sources name no http(s) mirror of {what}.", hint=_HINT)
+
+
+def _listed(uri: str, apt_dir: Path) -> list[str]:
+    """The addresses that ``uri`` stands for: those in a mirror list (Debian's cloud images have one), else itself."""
+    if not uri.startswith(_MIRROR_LIST):
+        return [uri]
+    path = "/" + uri.removeprefix(_MIRROR_LIST).lstrip("/")
+    below = apt_dir / path.removeprefix("/etc/apt/") if path.startswith("/etc/apt/") else Path(path)
+    lines = (line.split("#", 1)[0].split() for line in _text(below).splitlines())
+    return [words[0] for words in lines if words]
 
 
 def _usable(uri: str) -> bool:

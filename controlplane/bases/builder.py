@@ -1,7 +1,7 @@
 """Building a base: the locked packages, installed by mmdebstrap into one reproducible tar.
 
 ``cache_dir`` holds ``debs/`` (package files) and ``bases/<name>-<key>/`` (``rootfs.tar``, ``base.json``),
-where the key is the recipe's digest: lock, customize script and the options below.
+where the key is the recipe's digest: lock, scripts, dpkg's configuration and the options below.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.bases.aptsources import host_mirrors
-from controlplane.bases.debs import APT_HELPER, fetch_packages, write_repository
+from controlplane.bases.debs import APT_HELPER, fetch_packages
 from controlplane.bases.lock import Lock, LockedPackage, read_lock
 from controlplane.bases.process import run_tool
+from controlplane.bases.repository import write_repository
 from controlplane.errors import Permanent, Retryable
 from controlplane.ids import check_name
 
@@ -30,13 +31,12 @@ _OPTIONS = (
     "--format=tar",
     '--aptopt=APT::Install-Recommends "false"',
     '--aptopt=APT::Sandbox::User "root"',
-    "--dpkgopt=force-unsafe-io",
-    "--dpkgopt=path-exclude=/usr/share/man/*",
-    "--dpkgopt=path-exclude=/usr/share/info/*",
-    "--dpkgopt=path-exclude=/usr/share/doc/*",
-    "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-    "--dpkgopt=path-exclude=/usr/share/locale/*",
+    "--verbose",
 )
+# Files of a recipe's folder beside the lock that the result depends on.
+_PARTS = ("prepare", "customize", "dpkg.cfg")
+# Of the installation, between two lines of progress.
+_PROGRESS_PERCENT = 20
 _NEEDED = {"mmdebstrap": "mmdebstrap", "dpkg-deb": "dpkg", APT_HELPER: "apt"}
 
 
@@ -68,20 +68,26 @@ def recipe_digest(name: str, images_dir: Path) -> str:
     Permanent ``unknown_base``, ``base_lock_missing`` or ``base_lock_invalid``."""
     folder = _folder(name, images_dir)
     digest = hashlib.sha256(read_lock(folder / "lock.json").fingerprint().encode())
-    for script in ("prepare", "customize"):
-        digest.update((folder / script).read_bytes())
+    for part in _PARTS:
+        digest.update((folder / part).read_bytes())
     digest.update("\n".join(_OPTIONS).encode())
     return digest.hexdigest()
 
 
 async def ensure_base(
-    name: str, *, cache_dir: Path, images_dir: Path, progress: Callable[[str], None], apt_dir: Path = Path("/etc/apt")
+    name: str,
+    *,
+    cache_dir: Path,
+    images_dir: Path,
+    progress: Callable[[str], None],
+    package_archive: str | None = None,
+    apt_dir: Path = Path("/etc/apt"),
 ) -> Base:
     """The built base, from the cache or made now (half a minute, more where packages must be fetched).
 
     Any number of processes may ask at once: one builds, the others wait for it. Permanent
-    ``base_tools_missing``, ``base_package_gone`` (run images/lock), ``base_build_failed``; Retryable
-    ``mirror_unreachable``, ``disk_full``.
+    ``base_tools_missing``, ``no_debian_mirror``, ``base_package_gone`` (run images/lock), ``base_build_failed``;
+    Retryable ``mirror_unreachable``, ``disk_full``. ``package_archive``: see ``fetch_packages``.
     """
     folder = _folder(name, images_dir).resolve()
     recipe = await asyncio.to_thread(recipe_digest, name, images_dir)
@@ -95,7 +101,8 @@ async def ensure_base(
         lock = read_lock(folder / "lock.json")
         await _check_host(lock)
         try:
-            paths = await fetch_packages(lock, cache_dir / "debs", host_mirrors(apt_dir), progress)
+            mirrors = host_mirrors(apt_dir)
+            paths = await fetch_packages(lock, cache_dir / "debs", mirrors, progress, package_archive)
             await _build(_Job(folder=folder, lock=lock, paths=paths, home=home, recipe=recipe, held=held), progress)
         except OSError as error:
             raise Retryable(
@@ -169,20 +176,21 @@ async def _build(job: _Job, progress: Callable[[str], None]) -> None:
         scratch.mkdir(mode=0o755)
         await write_repository(job.lock.suite, job.paths, scratch / "repository")
         progress(f"installing {len(job.paths)} packages")
-        await _mmdebstrap(job, scratch)
+        await _mmdebstrap(job, scratch, progress)
         await asyncio.to_thread(_seal, job, scratch)
         progress("the base is built")
     finally:
         await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
 
-async def _mmdebstrap(job: _Job, scratch: Path) -> None:
+async def _mmdebstrap(job: _Job, scratch: Path, progress: Callable[[str], None]) -> None:
     (scratch / "tmp").mkdir(mode=0o755)
     argv = [
         "mmdebstrap",
         f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
         f"--architectures={job.lock.arch}",
         *_OPTIONS,
+        f"--dpkgopt={job.folder / 'dpkg.cfg'}",
         f"--include={','.join(package.name for package in job.paths)}",
         f"--setup-hook={job.folder / 'prepare'}",
         f"--customize-hook={job.folder / 'customize'}",
@@ -198,12 +206,30 @@ async def _mmdebstrap(job: _Job, scratch: Path) -> None:
         "SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch),
         "DEBIAN_FRONTEND": "noninteractive",
     }
-    code, output = await run_tool(argv, timeout_s=BUILD_TIMEOUT_S, env=env, pass_fds=(job.held,))
+    tell = _told(len(job.paths), progress)
+    code, output = await run_tool(argv, timeout_s=BUILD_TIMEOUT_S, env=env, pass_fds=(job.held,), on_line=tell)
     if code != 0:
         raise Permanent(
             "base_build_failed",
             f"mmdebstrap could not build the base {job.home.name}; it ended with:\n{output[-3000:].strip()}",
         )
+
+
+def _told(packages: int, progress: Callable[[str], None]) -> Callable[[str], None]:
+    """Takes mmdebstrap's lines and tells some of them as progress."""
+    done = 0
+
+    def tell(line: str) -> None:
+        nonlocal done
+        if line.startswith(("Unpacking ", "Setting up ")):
+            done += 1
+            now, before = (100 * count // (2 * packages) // _PROGRESS_PERCENT for count in (done, done - 1))
+            if now > before:
+                progress(f"installed {now * _PROGRESS_PERCENT} %")
+        elif line.startswith("I: creating tarball"):
+            progress("packing the base")
+
+    return tell
 
 
 def _seal(job: _Job, scratch: Path) -> None:

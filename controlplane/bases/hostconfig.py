@@ -1,4 +1,4 @@
-"""What the host's network needs of a build: its CA bundle, package indexes, mirrors and proxies.
+"""What the host's network needs of a build: its CA bundle, package indexes and mirrors.
 
 Collected from the places where people configure them, and passed into builds by name: nothing is passed
 that holds credentials or names a file of the host; what was left out is said in ``notes``.
@@ -10,30 +10,30 @@ import configparser
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from controlplane.bases.aptsources import DEFAULT_MAIN, DEFAULT_SECURITY, host_mirrors
+from controlplane.bases.aptsources import Mirrors, host_mirrors
 
-_PIP_URLS = ("index-url", "extra-index-url")
+PIP_URLS = ("index-url", "extra-index-url")
 _PIP_OTHER = ("trusted-host", "timeout", "default-timeout")
 _APT_OPTIONS = ("Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::Retries")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
-    """``ca_bundle``: a PEM file of the host. ``pip``: option name → value. ``mirrors``: (main, security) roots,
-    None for Debian's own. ``proxies``: ``http`` / ``https`` / ``no`` → value, for the egress gateway's way
-    out (a sandbox has no other way than the gateway, so they are no part of ``environment``)."""
+    """``ca_bundle``: a PEM file of the host. ``pip``: option name → value. ``pip_own``: addresses of the index
+    that pip uses when none is named, and of its files. ``mirrors``: of Debian, as the host's apt names them.
+    ``notes``: what of the host's settings is not passed on, and why."""
 
     ca_bundle: Path | None = None
-    pip: Mapping[str, str]
+    pip: Mapping[str, str] = field(default_factory=dict)
+    pip_own: tuple[str, ...] = ()
     npm_registry: str | None = None
-    mirrors: tuple[str, str] | None = None
-    apt_options: Mapping[str, str]
-    proxies: Mapping[str, str]
+    mirrors: Mirrors = field(default_factory=Mirrors)
+    apt_options: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def environment(self, ca_path_inside: str) -> dict[str, str]:
@@ -57,21 +57,14 @@ class HostConfig:
             env["npm_config_registry"] = self.npm_registry
         return env
 
-    def hosts(self) -> list[str]:
-        """``host:port`` of every server that these settings send a build to, sorted."""
-        urls = [word for option in _PIP_URLS for word in self.pip.get(option, "").split()]
-        urls += [self.npm_registry] if self.npm_registry else []
-        urls += self.mirrors or ()
-        return sorted({_host_port(url) for url in urls})
-
     def files(self, suite: str = "bookworm") -> dict[str, str]:
-        """Absolute path in the sandbox → content: apt's sources and the few options that travel."""
+        """Absolute path in the sandbox → content: apt's sources, which a base itself has not, and the few
+        options that travel. ``suite``: the base's release."""
         files: dict[str, str] = {}
-        if self.mirrors is not None:
-            main, security = self.mirrors
-            files["/etc/apt/sources.list"] = (
-                f"deb {main} {suite} main\ndeb {main} {suite}-updates main\ndeb {security} {suite}-security main\n"
-            )
+        sources = [f"deb {url} {suite}{pocket} main" for url in self.mirrors.main[:1] for pocket in ("", "-updates")]
+        sources += [f"deb {url} {suite}-security main" for url in self.mirrors.security[:1]]
+        if sources:
+            files["/etc/apt/sources.list"] = "\n".join(sources) + "\n"
         if self.apt_options:
             lines = (f'{name} "{value}";\n' for name, value in sorted(self.apt_options.items()))
             files["/etc/apt/apt.conf.d/90host"] = "".join(lines)
@@ -87,19 +80,18 @@ def detect(
 ) -> HostConfig:
     """The host's settings (``auto``) or none of them (``none``). Reads a few small files, runs nothing."""
     if mode == "none":
-        return HostConfig(pip={}, apt_options={}, proxies={})
+        return HostConfig()
     env = os.environ if env is None else env
     home = Path.home() if home is None else home
     notes: list[str] = []
-    mirrors = host_mirrors(root / "etc/apt")
-    first = (mirrors.main[0], mirrors.security[0])
+    notes += _proxy_notes(env)
     return HostConfig(
         ca_bundle=_ca_bundle(env, root),
         pip=_pip(env, root, home, notes),
+        pip_own=_pip_own(notes),
         npm_registry=_npm(env, root, home, notes),
-        mirrors=None if first == (DEFAULT_MAIN, DEFAULT_SECURITY) else first,
+        mirrors=host_mirrors(root / "etc/apt"),
         apt_options=_apt_options(root / "etc/apt"),
-        proxies=_proxies(env),
         notes=tuple(notes),
     )
 
@@ -120,15 +112,25 @@ def _pip(env: Mapping[str, str], root: Path, home: Path, notes: list[str]) -> di
         paths.append(Path(named))
     for path in paths:
         found |= _pip_file(path)
-    for option in (*_PIP_URLS, *_PIP_OTHER):
+    for option in (*PIP_URLS, *_PIP_OTHER):
         if value := env.get("PIP_" + option.upper().replace("-", "_")):
             found[option] = value
-    for option in _PIP_URLS:
+    for option in PIP_URLS:
         if option in found:
             kept = [url for url in found.pop(option).split() if _passable(url, f"pip {option}", notes)]
             if kept:
                 found[option] = " ".join(kept)
     return found
+
+
+def _pip_own(notes: list[str]) -> tuple[str, ...]:
+    """pip knows its own index; it is the one beside this program, as pip has no command that tells."""
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError:
+        notes.append("pip is not installed beside Warmpool, so builds may reach no index but one that is configured.")
+        return ()
+    return (PyPI.simple_url, f"https://{PyPI.file_storage_domain}/")
 
 
 def _pip_file(path: Path) -> dict[str, str]:
@@ -138,7 +140,7 @@ def _pip_file(path: Path) -> dict[str, str]:
     except (configparser.Error, UnicodeDecodeError):
         return {}
     sections = [section for section in ("global", "install") if parser.has_section(section)]
-    names = (*_PIP_URLS, *_PIP_OTHER)
+    names = (*PIP_URLS, *_PIP_OTHER)
     return {
         option: " ".join(parser.get(section, option).split())
         for section in sections
@@ -163,10 +165,10 @@ def _apt_options(apt_dir: Path) -> dict[str, str]:
     return found
 
 
-def _proxies(env: Mapping[str, str]) -> dict[str, str]:
-    names = {kind: (f"{kind}_proxy", f"{kind.upper()}_PROXY") for kind in ("http", "https", "no")}
-    found = {kind: env.get(low) or env.get(high) for kind, (low, high) in names.items()}
-    return {kind: value for kind, value in found.items() if value}
+def _proxy_notes(env: Mapping[str, str]) -> Iterator[str]:
+    for name in ("https_proxy", "http_proxy"):
+        if env.get(name) or env.get(name.upper()):
+            yield f"{name} is not passed on: the egress gateway connects directly, past the host's proxy."
 
 
 def _matches(path: Path, pattern: str) -> Iterator[str]:
@@ -190,8 +192,3 @@ def _passable(url: str, what: str, notes: list[str]) -> bool:
     elif not usable:
         notes.append(f"{what} is no http(s) address and is not passed into builds.")
     return usable and not credentials
-
-
-def _host_port(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

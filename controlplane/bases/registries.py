@@ -1,4 +1,4 @@
-"""The package registries that this host itself uses: builds may reach them, wherever they are.
+"""What a build may reach without its template naming it: the package registries that this host itself uses.
 
 Their names come from the host's configuration, or from the tools' own defaults; none is written here.
 """
@@ -8,36 +8,31 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable
-from pathlib import Path
+from urllib.parse import urlsplit
 
-from controlplane.bases.aptsources import host_mirrors
-from controlplane.bases.hostconfig import HostConfig
+from controlplane.bases.hostconfig import PIP_URLS, HostConfig
 
 
-def registries(host: HostConfig, root: Path = Path("/")) -> tuple[str, ...]:
-    """``host:port`` of pip's index and file store, apt's mirrors and npm's registry, as far as they are known."""
-    found = set(host.hosts())
-    if "index-url" not in host.pip:
-        found |= set(_pip_defaults())
-    mirrors = host_mirrors(root / "etc/apt")
-    for url in (*mirrors.main, *mirrors.security):
-        found.add(_with_port(url))
+def registries(host: HostConfig) -> tuple[str, ...]:
+    """``host:port`` of pip's indexes, npm's registry and apt's mirrors, as far as ``host`` names them, sorted.
+
+    pip's own index, which keeps its files on another server, counts where the host names no other or the
+    same. Nothing for a host whose settings are not to be used."""
+    urls = [url for option in PIP_URLS for url in host.pip.get(option, "").split()]
+    urls += [host.npm_registry] if host.npm_registry else []
+    urls += [*host.mirrors.main, *host.mirrors.security]
+    found = {_server(url) for url in urls}
+    own = {_server(url) for url in host.pip_own}
+    if "index-url" not in host.pip or found & own:
+        found |= own
     return tuple(sorted(found))
 
 
-def _pip_defaults() -> tuple[str, ...]:
-    """pip knows its own index; without pip there is no default to know."""
-    try:
-        from pip._internal.models.index import PyPI
-    except ImportError:
-        return ()
-    return (f"{PyPI.netloc}:443", f"{PyPI.file_storage_domain}:443")
-
-
-def _with_port(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    netloc = rest.partition("/")[0]
-    return netloc if ":" in netloc else f"{netloc}:{443 if scheme == 'https' else 80}"
+def _server(url: str) -> str:
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
 def addresses_out_of_range(hosts: Iterable[str]) -> tuple[str, ...]:
@@ -47,7 +42,7 @@ def addresses_out_of_range(hosts: Iterable[str]) -> tuple[str, ...]:
     A name that does not resolve now is left out."""
     found = set()
     for entry in hosts:
-        name = entry.rpartition(":")[0]
+        name = entry.rpartition(":")[0].strip("[]")
         try:
             answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except OSError:

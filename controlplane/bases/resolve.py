@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from controlplane.bases.aptsources import Mirrors, host_mirrors
+from controlplane.bases.aptsources import Mirrors, host_mirrors, no_mirror
 from controlplane.bases.lock import Lock, LockedPackage, encode, read_package_list
 from controlplane.errors import Permanent
 
@@ -23,7 +23,8 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 def write_lock(base: str, images_dir: Path, *, apt_dir: Path = Path("/etc/apt")) -> Lock:
     """Resolve ``images_dir/base/packages.txt`` against the mirrors' present state and rewrite ``lock.json``.
 
-    Blocking, and a matter of seconds. Raises Permanent ``unknown_base`` or ``base_resolve_failed``.
+    Blocking, and a matter of seconds. Raises Permanent ``unknown_base``, ``no_debian_mirror`` or
+    ``base_resolve_failed``.
     """
     if base not in SUITES:
         raise Permanent("unknown_base", f"There is no base {base!r}.", hint=f"Known: {', '.join(sorted(SUITES))}.")
@@ -37,6 +38,8 @@ def write_lock(base: str, images_dir: Path, *, apt_dir: Path = Path("/etc/apt"))
 
 
 def _resolve(suite: str, names: tuple[str, ...], mirrors: Mirrors) -> Lock:
+    if not mirrors.main or not mirrors.security:
+        raise no_mirror("Debian and its security archive")
     main, security = mirrors.main[0], mirrors.security[0]
     with tempfile.TemporaryDirectory(prefix="warmpool-lock-") as scratch:
         root = Path(scratch)

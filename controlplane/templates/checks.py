@@ -156,5 +156,5 @@ def _check_allow(allow: tuple[str, ...]) -> None:
             raise Permanent(
                 "invalid_build_allow",
                 f"{entry[:80]!r} in build_allow is no host.",
-                hint="Write exact hosts, 'pypi.org' or 'mirror.example:8080'; no patterns, no urls.",
+                hint="Write exact hosts, 'index.example' or 'mirror.example:8080'; no patterns, no urls.",
             )

@@ -7,8 +7,10 @@ import hashlib
 import os
 import shutil
 import sys
+import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -40,7 +42,7 @@ def mirror(tmp_path: Path) -> Iterator[tuple[Path, Mirrors]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}"
-    yield root, Mirrors(main=(f"{url}/debian",), security=(f"{url}/security",), snapshots=(f"{url}/old", f"{url}/old"))
+    yield root, Mirrors(main=(f"{url}/debian",), security=(f"{url}/security",))
     server.shutdown()
     thread.join()
     server.server_close()
@@ -93,13 +95,14 @@ async def test_a_damaged_file_in_the_cache_is_fetched_again(tmp_path: Path, mirr
     assert path.read_bytes() == content("one")
 
 
-async def test_a_package_that_left_the_mirror_is_taken_from_the_snapshot(
+async def test_a_package_that_left_the_mirror_is_taken_from_the_archive_of_old_ones(
     tmp_path: Path, mirror: tuple[Path, Mirrors]
 ) -> None:
     root, mirrors = mirror
+    archive = mirrors.main[0].removesuffix("/debian") + "/old/{archive}/{moment}/"
     publish(root / "debian", "one")
-    publish(root / "old/20260101T000000Z", "two")
-    paths = await fetch_packages(locked("one", "two"), tmp_path / "debs", mirrors, print)
+    publish(root / "old/debian/20260101T000000Z", "two")
+    paths = await fetch_packages(locked("one", "two"), tmp_path / "debs", mirrors, print, archive)
     assert all(path.exists() for path in paths.values())
 
 
@@ -107,19 +110,43 @@ async def test_a_package_that_is_nowhere_is_named_with_what_to_do(tmp_path: Path
     root, mirrors = mirror
     publish(root / "debian", "one")
     publish(root / "debian", "two", b"another content of the same name")
-    with pytest.raises(Permanent, match=r"two 1\.0\+x~1.*images/lock") as caught:
+    with pytest.raises(Permanent, match=r"two 1\.0\+x~1.*images/lock.*build.package_archive") as caught:
         await fetch_packages(locked("one", "two"), tmp_path / "debs", mirrors, print)
     assert caught.value.code == "base_package_gone"
     assert "one" not in caught.value.message.split("has ")[1].split(" any")[0]
 
 
 async def test_no_mirror_at_all_may_pass(tmp_path: Path) -> None:
-    nowhere = Mirrors(
-        main=("http://127.0.0.1:1/d",), security=("http://127.0.0.1:1/s",), snapshots=("http://127.0.0.1:1",) * 2
-    )
+    nowhere = Mirrors(main=("http://127.0.0.1:1/d",), security=("http://127.0.0.1:1/s",))
     with pytest.raises(Retryable) as caught:
         await fetch_packages(locked("one", "two"), tmp_path / "debs", nowhere, print)
     assert caught.value.code == "mirror_unreachable"
+
+
+async def test_a_host_that_names_no_mirror_is_told_how_to_name_one(
+    tmp_path: Path, mirror: tuple[Path, Mirrors]
+) -> None:
+    root, mirrors = mirror
+    with pytest.raises(Permanent, match=r"sources\.list") as caught:
+        await fetch_packages(locked("one"), tmp_path / "debs", Mirrors(security=mirrors.security), print)
+    assert caught.value.code == "no_debian_mirror"
+    publish(root / "debian", "one")
+    await fetch_packages(locked("one"), tmp_path / "debs", Mirrors(main=mirrors.main), print)
+    await fetch_packages(locked("one"), tmp_path / "debs", Mirrors(), print)
+
+
+async def test_a_large_fetch_tells_how_far_it_is(tmp_path: Path, mirror: tuple[Path, Mirrors]) -> None:
+    root, mirrors = mirror
+    bodies = {name: os.urandom(9_000_000) for name in ("one", "two", "three")}
+    packages = []
+    for package in locked(*bodies).packages:
+        body = bodies[package.name]
+        publish(root / "debian", package.name, body)
+        packages.append(replace(package, size=len(body), sha256=hashlib.sha256(body).hexdigest()))
+    said: list[str] = []
+    lock = replace(locked("one"), packages=tuple(packages))
+    await fetch_packages(lock, tmp_path / "debs", mirrors, said.append)
+    assert said[0] == "fetching 3 packages, 27 MB" and said[-1] == "fetched 27 of 27 MB"
 
 
 async def test_missing_tools_are_named_with_the_command_that_installs_them(tmp_path: Path) -> None:
@@ -151,7 +178,9 @@ async def test_the_same_lock_gives_the_same_digest_and_is_built_once(tmp_path: P
     one, *others = await asyncio.gather(*together)
     assert others == [one, one]
     assert [line for line in builds if line.startswith("installing")] == [f"installing {len(lock.packages)} packages"]
+    assert builds.index("installed 20 %") < builds.index("installed 80 %") < builds.index("packing the base")
     assert hashlib.sha256(one.rootfs_tar.read_bytes()).hexdigest() == one.digest
+    assert_lean(one.rootfs_tar)
 
     second = tmp_path / "second"
     shutil.copytree(first / "debs", second / "debs")
@@ -160,6 +189,16 @@ async def test_the_same_lock_gives_the_same_digest_and_is_built_once(tmp_path: P
     assert sorted(path.name for path in (first / "bases").iterdir()) == sorted(
         path.name for path in (second / "bases").iterdir()
     )
+
+
+def assert_lean(tar: Path) -> None:
+    """It names no server, and holds neither the packages it was made of nor what only people read."""
+    with tarfile.open(tar) as content:
+        sources = content.extractfile("./etc/apt/sources.list")
+        assert sources is not None and b"://" not in sources.read()
+        names = content.getnames()
+    assert [name for name in names if name.endswith(".deb")] == []
+    assert [name for name in names if name.startswith("./usr/share/man/man")] == []
 
 
 def tiny_images(tmp_path: Path) -> Path:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from controlplane.bases.aptsources import DEFAULT_MAIN, DEFAULT_SECURITY, host_mirrors
+from controlplane.bases.aptsources import host_mirrors
 from controlplane.bases.hostconfig import HostConfig, detect
+from controlplane.bases.registries import registries
 
 
 def found(root: Path, env: dict[str, str] | None = None) -> HostConfig:
     return detect("auto", env=env or {}, root=root, home=root / "home")
+
+
+def named(config: HostConfig) -> set[str]:
+    """What a build may reach because the host names it: without pip's own index."""
+    return set(registries(config)) - set(registries(HostConfig(pip_own=config.pip_own)))
 
 
 def put(root: Path, path: str, text: str) -> None:
@@ -20,12 +27,14 @@ def put(root: Path, path: str, text: str) -> None:
 def test_none_passes_nothing(tmp_path: Path) -> None:
     put(tmp_path, "etc/pip.conf", "[global]\nindex-url = https://index.example/simple\n")
     config = detect("none", env={"PIP_INDEX_URL": "https://x.example"}, root=tmp_path, home=tmp_path)
-    assert (config.environment("/ca.pem"), config.hosts(), config.files()) == ({}, [], {})
+    assert (config.environment("/ca.pem"), registries(config), config.files()) == ({}, (), {})
 
 
-def test_a_plain_host_passes_nothing(tmp_path: Path) -> None:
+def test_a_plain_host_passes_nothing_and_lets_builds_reach_pips_own_index(tmp_path: Path) -> None:
     config = found(tmp_path)
-    assert (config.environment("/ca.pem"), config.hosts(), config.files()) == ({}, [], {})
+    assert (config.environment("/ca.pem"), config.files()) == ({}, {})
+    own = {f"{urlsplit(url).hostname}:443" for url in config.pip_own}
+    assert set(registries(config)) == own and len(own) == 2
 
 
 def test_a_ca_bundle_is_named_to_every_tool_by_its_path_inside(tmp_path: Path) -> None:
@@ -70,7 +79,17 @@ def test_pip_indexes_pass_in_pips_own_order_of_precedence(tmp_path: Path) -> Non
         "PIP_EXTRA_INDEX_URL": "https://one.example:8443/simple http://two.example/simple",
         "PIP_TIMEOUT": "90",
     }
-    assert config.hosts() == ["new.example:443", "one.example:8443", "two.example:80"]
+    assert registries(config) == ("new.example:443", "one.example:8443", "two.example:80")
+
+
+def test_pips_own_index_brings_the_server_of_its_files_also_where_it_is_configured(tmp_path: Path) -> None:
+    own = found(tmp_path)
+    configured = found(tmp_path, {"PIP_INDEX_URL": own.pip_own[0]})
+    assert registries(configured) == registries(own)
+    assert set(registries(found(tmp_path, {"PIP_EXTRA_INDEX_URL": "https://one.example/simple"}))) == {
+        *registries(own),
+        "one.example:443",
+    }
 
 
 def test_files_of_the_host_and_credentials_stay_out_and_are_told(tmp_path: Path) -> None:
@@ -90,7 +109,7 @@ def test_files_of_the_host_and_credentials_stay_out_and_are_told(tmp_path: Path)
 def test_npm_registries_come_from_the_environment_or_npmrc(tmp_path: Path) -> None:
     put(tmp_path, "home/.npmrc", "fund=false\nregistry=https://npm.example/\n")
     assert found(tmp_path).environment("/ca")["npm_config_registry"] == "https://npm.example/"
-    assert found(tmp_path).hosts() == ["npm.example:443"]
+    assert named(found(tmp_path)) == {"npm.example:443"}
 
 
 def test_a_mirror_of_debian_is_used_inside_in_the_bases_own_release(tmp_path: Path) -> None:
@@ -103,7 +122,7 @@ def test_a_mirror_of_debian_is_used_inside_in_the_bases_own_release(tmp_path: Pa
     )
     put(tmp_path, "etc/apt/apt.conf.d/99x", 'Acquire::Check-Valid-Until "false";\nAPT::Foo "bar";\n')
     config = found(tmp_path)
-    assert config.hosts() == ["apt.example:443"]
+    assert named(config) == {"apt.example:443"}
     files = config.files("bookworm")
     assert files["/etc/apt/sources.list"].splitlines() == [
         "deb https://apt.example/debian bookworm main",
@@ -127,18 +146,47 @@ def test_mirrors_without_http_with_credentials_or_switched_off_do_not_count(tmp_
         "Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: bookworm\nComponents: main\n",
     )
     mirrors = host_mirrors(tmp_path)
-    assert mirrors.main == ("http://yes.example/debian", DEFAULT_MAIN)
-    assert mirrors.of("security") == (DEFAULT_SECURITY,)
+    assert mirrors.main == ("http://yes.example/debian",)
+    assert mirrors.of("security") == ()
+
+
+def test_a_mirror_list_of_a_cloud_image_is_followed(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "sources.list.d/debian.sources",
+        "Types: deb\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nSuites: bookworm bookworm-updates\n"
+        "Components: main\n\nTypes: deb\nURIs: mirror+file:/etc/apt/mirrors/security.list\n"
+        "Suites: bookworm-security\nComponents: main\n",
+    )
+    put(
+        tmp_path,
+        "mirrors/debian.list",
+        "# nearest first\nhttps://near.example/debian/\tpriority:1\nftp://far.example/d\n",
+    )
+    put(tmp_path, "mirrors/security.list", "http://near.example/debian-security\n")
+    mirrors = host_mirrors(tmp_path)
+    assert mirrors.main == ("https://near.example/debian",)
+    assert mirrors.security == ("http://near.example/debian-security",)
+
+
+def test_a_host_without_a_security_archive_gives_none(tmp_path: Path) -> None:
+    put(tmp_path, "etc/apt/sources.list", "deb http://apt.example/debian bookworm main\n")
+    sources = found(tmp_path).files()["/etc/apt/sources.list"]
+    assert sources.splitlines() == [
+        "deb http://apt.example/debian bookworm main",
+        "deb http://apt.example/debian bookworm-updates main",
+    ]
 
 
 def test_damaged_files_are_passed_over(tmp_path: Path) -> None:
     put(tmp_path, "etc/pip.conf", "no section here\n[global\n")
     put(tmp_path, "etc/apt/sources.list", "deb\ndeb [\x00\n")
     put(tmp_path, "etc/apt/sources.list.d/x.sources", "Types: deb\n continued\nURIs: http://[::1\nSuites: sid\n")
-    assert found(tmp_path).hosts() == []
+    assert named(found(tmp_path)) == set()
 
 
-def test_proxies_are_for_the_gateway_and_not_for_the_sandbox(tmp_path: Path) -> None:
-    config = found(tmp_path, {"https_proxy": "http://proxy.example:3128", "NO_PROXY": "localhost"})
-    assert config.proxies == {"https": "http://proxy.example:3128", "no": "localhost"}
-    assert config.environment("/ca") == {}
+def test_a_proxy_of_the_host_is_not_passed_on_and_that_is_told(tmp_path: Path) -> None:
+    config = found(tmp_path, {"https_proxy": "http://me:secret@proxy.example:3128", "NO_PROXY": "localhost"})
+    assert config.environment("/ca") == {} and named(config) == set()
+    assert [note.split()[0] for note in config.notes] == ["https_proxy"]
+    assert "secret" not in repr(config)

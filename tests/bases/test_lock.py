@@ -94,15 +94,15 @@ def test_a_missing_lock_and_an_unknown_base_are_told_apart(tmp_path: Path) -> No
 def test_the_recipes_digest_follows_every_input(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     folder.mkdir()
-    for name in ("prepare", "customize", "packages.txt"):
+    for name in ("prepare", "customize", "dpkg.cfg", "packages.txt"):
         (folder / name).write_text(name)
     (folder / "lock.json").write_text(lock_text())
     first = recipe_digest("tiny", tmp_path)
     assert recipe_digest("tiny", tmp_path) == first
     seen = {first}
-    for name in ("prepare", "customize"):
+    for name in ("prepare", "customize", "dpkg.cfg"):
         (folder / name).write_text("changed")
         seen.add(recipe_digest("tiny", tmp_path))
     (folder / "lock.json").write_text(lock_text(size=11))
     seen.add(recipe_digest("tiny", tmp_path))
-    assert len(seen) == 4
+    assert len(seen) == 5

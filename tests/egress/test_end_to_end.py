@@ -20,6 +20,7 @@ import pytest
 from agents.egress.addresses import is_public
 from agents.egress.dial import parse_reachable_network
 from agents.wire.egress import DoorReport
+from controlplane.bases.hostconfig import detect
 from controlplane.ids import SandboxId
 from tests.gitserver.loading import GitServer, git, make_repository
 
@@ -29,7 +30,9 @@ from .process import GatewayProcess
 from .uploads import UploadServer
 
 PACKAGE = "six"
-INDEX = "https://pypi.org/simple/"
+_HOST = detect("auto")
+# The one that pip uses here.
+INDEX = _HOST.pip.get("index-url", _HOST.pip_own[0]).rstrip("/") + "/"
 MIB = 1024 * 1024
 UPLOAD_BYTES = 200 * MIB
 

@@ -23,7 +23,7 @@ async def test_a_template_is_read_as_it_was_put(world: World) -> None:
         setup=(SetupStep(run="pip install -e .", timeout_s=30.0), SetupStep(run="make")),
         env={"A": "1"},
         resources=Resources(disk_bytes=10**9),
-        build_allow=("pypi.org",),
+        build_allow=("index.example",),
         shared_with=("*",),
         session_ttl_s=99.5,
     )
@@ -41,7 +41,7 @@ async def test_a_template_is_read_as_it_was_put(world: World) -> None:
         {"env": {"A": "1"}},
         {"resources": Resources(pids=9)},
         {"docker": True},
-        {"build_allow": ("pypi.org",)},
+        {"build_allow": ("index.example",)},
         {"trusted": True},
     ],
 )

@@ -24,7 +24,7 @@ GOOD = Template(
     repository=Repository(url="https://git.example:8443/team/repo.git", ref="release/1.2"),
     setup=(SetupStep(run="pip install -e .", timeout_s=60),),
     env={"MODE": "test"},
-    build_allow=("pypi.org", "files.example.org:8443", "[2001:db8::1]:443"),
+    build_allow=("index.example", "files.example.org:8443", "[2001:db8::1]:443"),
     shared_with=("other", "*"),
 )
 
@@ -68,9 +68,9 @@ def test_a_usual_template_passes() -> None:
         ("invalid_resources", {"resources": Resources(pids=0)}),
         ("invalid_resources", {"resources": Resources(disk_bytes=MIB)}),
         ("invalid_build_allow", {"build_allow": ("*.example.org",)}),
-        ("invalid_build_allow", {"build_allow": ("https://pypi.org",)}),
-        ("invalid_build_allow", {"build_allow": ("pypi.org:0",)}),
-        ("invalid_build_allow", {"build_allow": ("pypi.org\n",)}),
+        ("invalid_build_allow", {"build_allow": ("https://index.example",)}),
+        ("invalid_build_allow", {"build_allow": ("index.example:0",)}),
+        ("invalid_build_allow", {"build_allow": ("index.example\n",)}),
         ("invalid_ttl", {"session_ttl_s": 0}),
         ("invalid_ttl", {"session_ttl_s": -1}),
         ("invalid_idle_timeout", {"idle_timeout_s": 0}),

@@ -33,7 +33,7 @@ class TemplateIn(In):
                 {
                     "repository": {"url": "https://git.example/demo.git", "ref": "main"},
                     "setup": ["pip install -e .[test]", {"run": "make assets", "timeout_s": 120}],
-                    "build_allow": ["git.example", "pypi.org", "files.pythonhosted.org"],
+                    "build_allow": ["git.example", "index.example", "files.example:8443"],
                     "resources": {"memory_bytes": "1Gi", "cpu_cores": 1},
                 }
             ]
