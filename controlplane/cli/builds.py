@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli.operation import Cli, Tenant, operation
-from controlplane.cli.output import ago, note, print_fields, print_json, print_json_line, print_table, span
+from controlplane.cli.output import ago, note, print_fields, print_json, print_json_line, print_table, short, span
 
 BuildId = Annotated[str, typer.Argument(metavar="BUILD", help="A build's id.")]
 builds = typer.Typer(no_args_is_help=True, help="Builds of templates: list, show, read their logs.")
@@ -35,7 +35,7 @@ def list_(
     for b in found:
         step = next((s.name for s in b.steps if s.state in ("running", "failed")), None)
         took = b.ended_at - b.started_at if b.ended_at and b.started_at else None
-        rows.append((b.id, b.template, b.state, step, b.attempt, ago(b.created_at), span(took), b.error))
+        rows.append((b.id, b.template, b.state, step, b.attempt, ago(b.created_at), span(took), short(b.error)))
     columns = ("BUILD", "TEMPLATE", "STATE", "STEP", "ATTEMPT", "CREATED", "TOOK", "ERROR")
     print_table(columns, rows, empty="no builds")
 
@@ -64,7 +64,7 @@ def show(cli: Cli, build: BuildId, tenant: Tenant = None) -> None:
     rows = []
     for s in found.steps:
         took = s.ended_at - s.started_at if s.ended_at and s.started_at else None
-        rows.append((s.name, s.state, s.exit_code, span(took), s.error, s.command[:100]))
+        rows.append((s.name, s.state, s.exit_code, span(took), short(s.error), short(s.command)))
     print()
     print_table(("STEP", "STATE", "EXIT", "TOOK", "ERROR", "COMMAND"), rows, empty="no steps yet")
 

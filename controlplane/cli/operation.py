@@ -39,7 +39,8 @@ class Cli:
     def api(self) -> Warmpool:
         from warmpool import Warmpool
 
-        return Warmpool(api_url=self._url, api_key=self._api_key)
+        # Who sits at a terminal wants to know at once that nothing runs there.
+        return Warmpool(api_url=self._url, api_key=self._api_key, patient=False)
 
     def close(self) -> None:
         if "api" in self.__dict__:

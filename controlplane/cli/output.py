@@ -62,7 +62,16 @@ def clean(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value))
+    spaced = str(value).replace("\r\n", " ").replace("\n", " ").replace("\t", " ")
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in spaced)
+
+
+def short(text: str | None, length: int = 80) -> str | None:
+    """The first line, cut with an ellipsis: for tables, whose details are a ``show`` away."""
+    if text is None:
+        return None
+    first = text.strip().split("\n", 1)[0]
+    return first if len(first) <= length and first == text.strip() else first[:length].rstrip() + "…"
 
 
 def size(count: int | None) -> str:
@@ -90,7 +99,7 @@ def span(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.3g} ms"
     if seconds < 60:
         return f"{seconds:.3g} s"
     units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))

@@ -8,7 +8,7 @@ import typer
 
 from controlplane.cli import running
 from controlplane.cli.operation import Cli, Tenant, operation
-from controlplane.cli.output import ago, note, print_fields, print_json, print_table, span
+from controlplane.cli.output import ago, note, print_fields, print_json, print_table, short, span
 
 if TYPE_CHECKING:
     from warmpool import Session
@@ -39,10 +39,7 @@ def list_(
     if cli.json:
         print_json({"sessions": found})
         return
-    rows = [
-        (s.id, s.pool, s.state, s.start, s.start_reason, ago(s.created_at), ago(s.expires_at), _labels(s))
-        for s in found
-    ]
+    rows = [(s.id, s.pool, s.state, s.start, s.start_reason, ago(s.created_at), _ends(s), _labels(s)) for s in found]
     columns = ("SESSION", "POOL", "STATE", "START", "REASON", "CREATED", "ENDS", "LABELS")
     print_table(columns, rows, empty="no sessions; attach one with: warmpool session attach POOL")
 
@@ -130,7 +127,7 @@ def commands(cli: Cli, session: SessionId) -> None:
     if cli.json:
         print_json({"commands": found})
         return
-    rows = [(c.id, c.state, c.code, c.reason, ago(c.started_at), span(c.duration_s), c.command[:80]) for c in found]
+    rows = [(c.id, c.state, c.code, c.reason, ago(c.started_at), span(c.duration_s), short(c.command)) for c in found]
     columns = ("COMMAND", "STATE", "EXIT", "REASON", "STARTED", "TOOK", "WHAT")
     print_table(columns, rows, empty="no commands")
 
@@ -156,13 +153,17 @@ def _print(cli: Cli, session: Session) -> None:
             ("labels", _labels(session)),
             ("created", ago(session.created_at)),
             ("attached", ago(session.attached_at)),
-            ("ends", None if session.state == "ended" else ago(session.expires_at)),
+            ("ends", _ends(session)),
             ("ended", ago(session.ended_at)),
             ("end reason", session.end_reason),
             ("end detail", session.end_detail),
             ("ms", timings),
         ]
     )
+
+
+def _ends(session: Session) -> str | None:
+    return None if session.state == "ended" else ago(session.expires_at)
 
 
 def _labels(session: Session) -> str:

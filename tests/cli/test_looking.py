@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from controlplane.cli.app import build_app
 from tests.cli.program import PROGRAM, begin, invoke, invoke_json, process
-from tests.sdk.contract import Served
+from tests.sdk.contract import KEY, Served
 from warmpool import Warmpool
 
 
@@ -148,11 +149,12 @@ def test_help_comes_at_once() -> None:
     assert min(took) < 0.75
 
 
-def test_a_credentials_file_is_all_the_configuration_needed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.sdk.contract import KEY
-    from warmpool.config import write_credentials
-
-    write_credentials(served.url, KEY)
+def test_a_credentials_file_is_all_the_configuration_needed(
+    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "credentials.json"
+    file.write_text(json.dumps({"url": served.url, "api_key": KEY}))
+    monkeypatch.setenv("WARMPOOL_CREDENTIALS", str(file))
     monkeypatch.delenv("WARMPOOL_API_URL")
     monkeypatch.delenv("WARMPOOL_API_KEY")
     assert process("run", "-q", "demo", "--", "echo hi").stdout == "hi\n"

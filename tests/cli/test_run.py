@@ -21,7 +21,7 @@ def test_run_passes_output_and_exit_code_through_and_ends_the_session(served: Se
     ran = process("run", "demo", "--", "echo out; echo err >&2; exit 7")
     assert (ran.returncode, ran.stdout) == (7, "out\n")
     assert "err\n" in ran.stderr
-    assert "warm start in 2 ms (ready_in_pool)" in ran.stderr
+    assert "warm start in 1.6 ms (ready_in_pool)" in ran.stderr
     assert states(served) == ["ended"]
 
 

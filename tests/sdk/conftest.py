@@ -24,6 +24,7 @@ def served(server: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     monkeypatch.setenv("WARMPOOL_API_URL", server.url)
     monkeypatch.setenv("WARMPOOL_API_KEY", KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("WARMPOOL_CREDENTIALS", raising=False)
     yield server
     server.reset()
 

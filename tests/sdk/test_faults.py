@@ -109,18 +109,29 @@ def test_a_server_that_never_answers_is_a_timeout_that_names_the_call(served: Se
 def test_nobody_listening_is_said_with_the_way_out(served: Served) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    with Warmpool(api_url=f"http://127.0.0.1:{port}") as api:
+    with Warmpool(api_url=f"http://127.0.0.1:{port}", patient=False) as api:
         with pytest.raises(ConnectionException, match="warmpool up"):
-            # Patience is for a restart; the test has none.
-            api._driver.run(_impatient(api))
+            api.whoami()
         assert api.readiness().ready is False
 
 
-def _impatient(api: Warmpool) -> object:
-    from warmpool.effects import Call
-    from warmpool.requests import request
+def test_an_api_that_is_just_starting_is_waited_for(served: Served) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    answer = b'{"tenant": "acme", "role": "ops"}'
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(answer)
 
-    return request(Call(method="GET", path="/v1/whoami", answer=None, patience_s=0.0))
+    def start_late() -> None:
+        time.sleep(0.5)
+        with socket.create_server(("127.0.0.1", port)) as late, late.accept()[0] as connection:
+            connection.recv(65536)
+            connection.sendall(head + answer)
+
+    thread = threading.Thread(target=start_late, daemon=True)
+    thread.start()
+    with Warmpool(api_url=f"http://127.0.0.1:{port}") as api:
+        assert api.whoami().tenant == "acme"
+    thread.join(10)
 
 
 @pytest.mark.parametrize("cuts", [[0], [10], [150, 151, 152], [400]])

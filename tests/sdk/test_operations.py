@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import stat
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.sdk.contract import KEY, Served
 from warmpool import AuthenticationException, InvalidArgumentException, NotFoundException, Warmpool
-from warmpool.config import resolve, write_credentials
+from warmpool.config import resolve
 
 
 def test_templates_and_pools_are_declared_read_changed_and_removed(served: Served) -> None:
@@ -67,8 +67,15 @@ def env(tmp_path: Path, **more: str) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path), **more}
 
 
+def write_credentials(url: str, key: str, folder: Path) -> Path:
+    path = folder / "warmpool" / "credentials.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"url": url, "api_key": key}))
+    return path
+
+
 def test_arguments_win_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:
-    write_credentials("http://file:1", "filekey", env(tmp_path))
+    write_credentials("http://file:1", "filekey", tmp_path)
     assert resolve(environ=env(tmp_path)).api_key == "filekey"
     assert resolve(environ=env(tmp_path)).url == "http://file:1"
     found = resolve(environ=env(tmp_path, WARMPOOL_API_URL="http://env:2/", WARMPOOL_API_KEY="envkey"))
@@ -78,22 +85,20 @@ def test_arguments_win_over_the_environment_which_wins_over_the_file(tmp_path: P
 
 
 def test_a_key_of_the_file_is_not_sent_to_another_server(tmp_path: Path) -> None:
-    write_credentials("http://file:1", "filekey", env(tmp_path))
+    write_credentials("http://file:1", "filekey", tmp_path)
     assert resolve("http://elsewhere:1", environ=env(tmp_path)).api_key is None
     assert resolve("http://file:1/", environ=env(tmp_path)).api_key == "filekey"
 
 
-def test_the_credentials_file_is_for_its_owner_only_and_replaced_as_a_whole(tmp_path: Path) -> None:
-    path = write_credentials("http://a:1", "one", env(tmp_path))
-    path.chmod(0o644)
-    assert write_credentials("http://a:1", "two", env(tmp_path)) == path
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [p.name for p in path.parent.iterdir()] == ["credentials.json"]
+def test_another_credentials_file_can_be_named(tmp_path: Path) -> None:
+    write_credentials("http://one:1", "one", tmp_path)
+    other = write_credentials("http://other:1", "other", tmp_path / "other")
+    assert resolve(environ=env(tmp_path, WARMPOOL_CREDENTIALS=str(other))).api_key == "other"
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"url": 1, "api_key": "x"}'])
 def test_a_credentials_file_that_is_no_good_is_an_error_not_passed_over(tmp_path: Path, content: bytes) -> None:
-    path = write_credentials("http://a:1", "one", env(tmp_path))
+    path = write_credentials("http://a:1", "one", tmp_path)
     path.write_bytes(content)
     with pytest.raises(AuthenticationException, match="warmpool up"):
         resolve(environ=env(tmp_path))

@@ -66,16 +66,24 @@ def _not_ready(detail: str) -> t.Readiness:
 
 
 class Warmpool(_Client, Sync):
-    """Everything the API offers. Parts: sessions, templates, pools, builds, sandboxes, events, keys."""
+    """Everything the API offers. Parts: sessions, templates, pools, builds, sandboxes, events, keys.
+
+    ``patient`` False: an API that can't be reached is an error at once, not tried again for a while.
+    """
 
     _driver: SyncDriver
 
     def __init__(
-        self, *, api_url: str | None = None, api_key: str | None = None, request_timeout: float = 30.0
+        self,
+        *,
+        api_url: str | None = None,
+        api_key: str | None = None,
+        request_timeout: float = 30.0,
+        patient: bool = True,
     ) -> None:
         from warmpool.drivers import SyncDriver
 
-        self.config = resolve(api_url, api_key, request_timeout=request_timeout)
+        self.config = resolve(api_url, api_key, request_timeout=request_timeout, patient=patient)
         self._driver = SyncDriver(self.config)
         self.sessions = parts.SessionsPart(self._driver)
         self.templates = parts.TemplatesPart(self._driver)
@@ -110,11 +118,16 @@ class AsyncWarmpool(_Client, Async):
     _driver: AsyncDriver
 
     def __init__(
-        self, *, api_url: str | None = None, api_key: str | None = None, request_timeout: float = 30.0
+        self,
+        *,
+        api_url: str | None = None,
+        api_key: str | None = None,
+        request_timeout: float = 30.0,
+        patient: bool = True,
     ) -> None:
         from warmpool.drivers import AsyncDriver
 
-        self.config = resolve(api_url, api_key, request_timeout=request_timeout)
+        self.config = resolve(api_url, api_key, request_timeout=request_timeout, patient=patient)
         self._driver = AsyncDriver(self.config)
         self.sessions = parts.AsyncSessionsPart(self._driver)
         self.templates = parts.AsyncTemplatesPart(self._driver)

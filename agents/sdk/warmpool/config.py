@@ -24,11 +24,13 @@ class Credentials(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """``request_timeout_s``: longest wait for an answer, on top of what a call asks the server to wait."""
+    """``request_timeout_s``: longest wait for an answer, on top of what a call asks the server to wait.
+    ``patient``: an API that can't be reached is tried again for a while (it may be restarting)."""
 
     url: str
     api_key: str | None = field(repr=False)
     request_timeout_s: float = 30.0
+    patient: bool = True
 
     @property
     def loopback(self) -> bool:
@@ -42,6 +44,7 @@ def resolve(
     api_key: str | None = None,
     *,
     request_timeout: float = 30.0,
+    patient: bool = True,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
     """The configuration to use. Raises InvalidArgumentException for a URL that is not http(s).
@@ -58,11 +61,15 @@ def resolve(
             url = url or saved.url
             if not key and _same(url, saved.url):
                 key = saved.api_key
-    return Config(url=_checked(url or DEFAULT_URL), api_key=key or None, request_timeout_s=request_timeout)
+    return Config(
+        url=_checked(url or DEFAULT_URL), api_key=key or None, request_timeout_s=request_timeout, patient=patient
+    )
 
 
 def credentials_path(env: Mapping[str, str]) -> Path:
-    """$XDG_CONFIG_HOME/warmpool/credentials.json, by default below ~/.config."""
+    """$WARMPOOL_CREDENTIALS, else $XDG_CONFIG_HOME/warmpool/credentials.json, by default below ~/.config."""
+    if env.get("WARMPOOL_CREDENTIALS"):
+        return Path(env["WARMPOOL_CREDENTIALS"])
     home = env.get("XDG_CONFIG_HOME")
     base = Path(home) if home else Path(env.get("HOME") or Path.home()) / ".config"
     return base / "warmpool" / "credentials.json"
@@ -89,23 +96,6 @@ def read_credentials(env: Mapping[str, str]) -> Credentials | None:
             code="credentials_malformed",
             hint="Run `warmpool up` again, which writes it, or remove it.",
         ) from error
-
-
-def write_credentials(url: str, api_key: str, env: Mapping[str, str] | None = None) -> Path:
-    """Save credentials, readable by the owner only, replacing a file as a whole."""
-    path = credentials_path(os.environ if env is None else env)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(Credentials(url=url, api_key=api_key)))
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    return path
 
 
 def _checked(url: str) -> str:

@@ -109,12 +109,14 @@ Flow = Generator[Effect, Any, T]
 
 
 class Broken(Exception):
-    """Thrown into a flow: the connection failed. ``sent``: the server may have seen the request."""
+    """Thrown into a flow: the connection failed. ``sent``: the server may have seen the request. ``final``: the
+    client is not to try again."""
 
-    def __init__(self, detail: str, *, sent: bool) -> None:
+    def __init__(self, detail: str, *, sent: bool, final: bool = False) -> None:
         super().__init__(detail)
         self.detail = detail
         self.sent = sent
+        self.final = final
 
 
 class Silent(Exception):

@@ -34,7 +34,7 @@ def request(call: Call[T]) -> Flow[T]:
             reply: Reply = yield Send(call)
         except Broken as broken:
             problem = unreachable(call, broken)
-            again = call.repeatable or not broken.sent
+            again = not broken.final and (call.repeatable or not broken.sent)
         except Silent as silent:
             raise TimeoutException(
                 f"{call.what} was not answered in time.",

@@ -114,7 +114,7 @@ class _AsyncHands:
             async with self._client.stream(**arguments) as response:
                 return await self._whole(call, response)
         except FAILURES as error:
-            raise reason_of(error) from error
+            raise reason_of(error, self._config) from error
 
     async def _whole(self, call: Call[Any], response: httpx.Response) -> Reply:
         parts, size = [], 0
@@ -134,7 +134,7 @@ class _AsyncHands:
             if response.status_code != 200:
                 return await self._whole(effect.call, response)
         except FAILURES as error:
-            raise reason_of(error) from error
+            raise reason_of(error, self._config) from error
         self._pieces = response.aiter_bytes()
         return Reply(response.status_code, response.headers, b"")
 
@@ -146,7 +146,7 @@ class _AsyncHands:
         except StopAsyncIteration:
             return None
         except FAILURES as error:
-            raise reason_of(error) from error
+            raise reason_of(error, self._config) from error
 
     async def shut(self) -> None:
         if self._response is not None:

@@ -113,7 +113,7 @@ class _SyncHands:
             with self._client.stream(**arguments) as response:
                 return self._whole(call, response)
         except FAILURES as error:
-            raise reason_of(error) from error
+            raise reason_of(error, self._config) from error
 
     def _whole(self, call: Call[Any], response: httpx.Response) -> Reply:
         parts, size = [], 0
@@ -133,7 +133,7 @@ class _SyncHands:
             if response.status_code != 200:
                 return self._whole(effect.call, response)
         except FAILURES as error:
-            raise reason_of(error) from error
+            raise reason_of(error, self._config) from error
         self._pieces = response.iter_bytes()
         return Reply(response.status_code, response.headers, b"")
 
@@ -141,7 +141,7 @@ class _SyncHands:
         try:
             return next(self._pieces, None)
         except FAILURES as error:
-            raise reason_of(error) from error
+            raise reason_of(error, self._config) from error
 
     def shut(self) -> None:
         if self._response is not None:

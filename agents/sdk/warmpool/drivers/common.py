@@ -47,11 +47,11 @@ def request_arguments(call: Call[Any], config: Config, idle_s: float | None = No
     }
 
 
-def reason_of(error: Exception) -> Exception:
+def reason_of(error: Exception, config: Config) -> Exception:
     """An httpx error as what flows understand."""
     detail = str(error) or type(error).__name__
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)):
-        return Broken(detail, sent=False)
+        return Broken(detail, sent=False, final=not config.patient)
     if isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout)):
         return Silent(detail)
     if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
