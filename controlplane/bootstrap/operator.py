@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +13,17 @@ from pathlib import Path
 from controlplane.bootstrap import adapters
 from controlplane.clock import SystemClock
 from controlplane.configuration import deployment_secret, read_credentials, write_private
-from controlplane.errors import Denied, Retryable
+from controlplane.errors import Denied, Retryable, WarmpoolError
 from controlplane.ids import SandboxId, TenantId
 from controlplane.runtime.port import Capabilities, Runtime
 from controlplane.settings import Settings
+from controlplane.store.port import Store
 from controlplane.tenancy.service import Caller, TenancyService
 
+log = logging.getLogger(__name__)
+
+_NOTE = "made by warmpool up"
+_LOOK_S = 2.0
 OPERATOR_TENANT = TenantId("default")
 
 
@@ -45,18 +52,45 @@ async def wait_for_store(settings: Settings, timeout_s: float) -> None:
 
 
 async def ensure_operator(settings: Settings) -> Operator:
-    """The key in the credentials file if the store still takes it, else a new one."""
+    """The key kept in the state folder or the credentials file if the store takes it, else a new one.
+
+    A store that was emptied gets the kept key back, so that its holders need not change anything."""
     store = adapters.store(settings)
     try:
-        tenancy = TenancyService(store, deployment_secret(settings), SystemClock())
-        known = read_credentials(settings).get("api_key") or _kept_key(settings)
-        if known and await _accepted(tenancy, known):
-            return Operator(known)
-        _, key = await tenancy.create_key(OPERATOR_TENANT, "ops", note="made by warmpool up")
-        write_private(_key_file(settings), key + "\n")
+        tenancy = _tenancy(settings, store)
+        await _restore(settings, tenancy)
+        for known in (_kept_key(settings), read_credentials(settings).get("api_key")):
+            if known and await _accepted(tenancy, known):
+                _keep_key(settings, known)
+                return Operator(known)
+        _, key = await tenancy.create_key(OPERATOR_TENANT, "ops", note=_NOTE)
+        _keep_key(settings, key)
         return Operator(key)
     finally:
         await store.close()
+
+
+async def keep_operator(settings: Settings, store: Store, stop: asyncio.Event) -> None:
+    """Until ``stop``: give the operator's key back to a store that was emptied while everything runs."""
+    tenancy = _tenancy(settings, store)
+    while not stop.is_set():
+        try:
+            await _restore(settings, tenancy)
+        except WarmpoolError as error:
+            log.debug("the operator's key is not looked at: %s", error.message)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await stop.wait()
+
+
+async def _restore(settings: Settings, tenancy: TenancyService) -> None:
+    kept = _kept_key(settings)
+    if kept and await tenancy.restore_key(OPERATOR_TENANT, "ops", kept, note=_NOTE):
+        log.warning("the store has lost the operator's key; it was recorded again")
+
+
+def _tenancy(settings: Settings, store: Store) -> TenancyService:
+    return TenancyService(store, deployment_secret(settings), SystemClock())
 
 
 async def _accepted(tenancy: TenancyService, key: str) -> bool:
@@ -69,6 +103,11 @@ async def _accepted(tenancy: TenancyService, key: str) -> bool:
 
 def _key_file(settings: Settings) -> Path:
     return settings.state_dir / "operator-key"
+
+
+def _keep_key(settings: Settings, key: str) -> None:
+    if _kept_key(settings) != key:
+        write_private(_key_file(settings), key + "\n")
 
 
 def _kept_key(settings: Settings) -> str | None:

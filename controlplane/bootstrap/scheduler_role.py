@@ -8,6 +8,7 @@ import signal
 
 from controlplane.binding import Binder
 from controlplane.bootstrap import adapters, presence
+from controlplane.bootstrap.operator import keep_operator
 from controlplane.bootstrap.process import calm_garbage_collection, log_to_stderr
 from controlplane.forecast import Steady
 from controlplane.loops.applier import Applier, ApplyTimes
@@ -83,7 +84,7 @@ async def _schedule(settings: Settings) -> None:
     )
     calm_garbage_collection()
     try:
-        await asyncio.gather(scheduler.run(stop), reaper.run(stop))
+        await asyncio.gather(scheduler.run(stop), reaper.run(stop), keep_operator(settings, store, stop))
     finally:
         await observer.settle()
         await queue.close()

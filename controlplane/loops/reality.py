@@ -25,7 +25,8 @@ _LIVING = ("ready", "claimed", "paused")
 
 class Reality:
     """``adopted_ttl_s``: lease of a session whose record was lost. ``grace_s``: a partial sandbox without a
-    record is left alone for as long: whoever makes it may be about to find out that it is not wanted."""
+    record is left alone for as long: whoever makes it may be about to find out that it is not wanted.
+    ``patience_s``: one that does not say who holds it is asked for as long: its session may keep it that busy."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Reality:
         agents: AgentClient,
         adopted_ttl_s: float = 3600.0,
         grace_s: float = 5.0,
+        patience_s: float = 60.0,
         probe_timeout_s: float = 2.0,
     ) -> None:
         self._store = store
@@ -42,6 +44,8 @@ class Reality:
         self._agents = agents
         self._adopted_ttl_s = adopted_ttl_s
         self._grace_s = grace_s
+        self._patience_s = patience_s
+        self._silent_since: dict[SandboxId, float] = {}
         self._probe_timeout_s = probe_timeout_s
 
     async def compare(self) -> None:
@@ -52,9 +56,10 @@ class Reality:
                 found = running.get(record.id)
                 if found is None or found.state == "stopped":
                     await self._missing(record.id)
-        for found in running.values():
-            if found.id not in records:
-                await self._unknown(found)
+        unknown = [found for found in running.values() if found.id not in records]
+        self._silent_since = {found.id: at for found in unknown if (at := self._silent_since.get(found.id)) is not None}
+        for found in unknown:
+            await self._unknown(found)
 
     async def _missing(self, sandbox: SandboxId) -> None:
         """The record says it lives: its status follows the runtime, with the reason."""
@@ -81,7 +86,8 @@ class Reality:
             if await self._is_building(again):
                 return
         elif again.state == "running" and again.door is not None:
-            if await self._adopt(again, again.door):
+            adopted = await self._adopt(again, again.door)
+            if adopted or (adopted is None and await self._is_given_time(again.id)):
                 return
         elif again.state == "partial" and await self._store.now() - again.created_at < self._grace_s:
             return
@@ -96,9 +102,14 @@ class Reality:
             return False
         return build.state in ("queued", "running") and build.sandbox == found.id
 
-    async def _adopt(self, found: RunningSandbox, door: str) -> bool:
+    async def _is_given_time(self, sandbox: SandboxId) -> bool:
+        now = await self._store.now()
+        return now - self._silent_since.setdefault(sandbox, now) < self._patience_s
+
+    async def _adopt(self, found: RunningSandbox, door: str) -> bool | None:
         """Its record was lost. One that a session holds goes on; one that nobody holds is only kept when it is
-        ready and its version still known; anything doubtful is destroyed, never handed out."""
+        ready and its version still known; anything doubtful is destroyed, never handed out. None: it does not
+        answer."""
         if found.labels.get("purpose") != SESSION:
             return False
         try:
@@ -106,8 +117,8 @@ class Reality:
                 binding = await self._agents.binding(Door(found.id, door))
                 ready = binding.claim_id is None and (await self._agents.ready(Door(found.id, door), 0.0)).ready
         except (TimeoutError, WarmpoolError) as error:
-            log.warning("sandbox %s does not say who holds it: %s", found.id, error)
-            return False
+            log.warning("sandbox %s does not say who holds it: %s", found.id, str(error) or type(error).__name__)
+            return None
         now = await self._store.now()
         record = record_from_labels(
             found.id,

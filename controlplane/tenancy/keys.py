@@ -27,10 +27,15 @@ def mint_key(key_pepper: bytes, tenant: TenantId, role: Role, note: str, now: fl
     """A new key: what is stored, and the text that is shown once."""
     key_id = ApiKeyId("".join(secrets.choice(_ALPHABET) for _ in range(16)))
     secret = secrets.token_urlsafe(32)
-    record = ApiKey(
-        id=key_id, tenant=tenant, role=role, mac=_mac(key_pepper, key_id, secret), note=note, created_at=now
-    )
-    return record, f"wp_{key_id}_{secret}"
+    return key_record(key_pepper, tenant, role, note, now, key_id, secret), f"wp_{key_id}_{secret}"
+
+
+def key_record(
+    key_pepper: bytes, tenant: TenantId, role: Role, note: str, now: float, key_id: ApiKeyId, secret: str
+) -> ApiKey:
+    """What is stored of a key: a hash takes the place of its secret."""
+    mac = _mac(key_pepper, key_id, secret)
+    return ApiKey(id=key_id, tenant=tenant, role=role, mac=mac, note=note, created_at=now)
 
 
 def parse_key(text: str) -> tuple[ApiKeyId, str] | None:

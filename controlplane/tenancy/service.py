@@ -9,7 +9,7 @@ from controlplane.errors import Denied, NotFound, Permanent
 from controlplane.ids import ApiKeyId, TenantId, check_name
 from controlplane.model.tenancy import ApiKey, Role, Tenant
 from controlplane.store.port import Store
-from controlplane.tenancy.keys import mint_key, parse_key, pepper, proves
+from controlplane.tenancy.keys import key_record, mint_key, parse_key, pepper, proves
 
 MAX_NOTE_CHARS = 200
 
@@ -67,6 +67,20 @@ class TenancyService:
         record, text = mint_key(self._pepper, tenant, role, note, self._clock.now())
         await self._store.put_api_key(record)
         return record, text
+
+    async def restore_key(self, tenant: TenantId, role: Role, text: str, note: str = "") -> bool:
+        """Record a key again that the store has lost; True if that was needed. Keys are revoked, never deleted,
+        so one that the store does not know was made before it was emptied."""
+        parsed = parse_key(text)
+        if parsed is None:
+            return False
+        try:
+            await self._store.get_api_key(parsed[0])
+            return False
+        except NotFound:
+            await self._ensure_tenant(tenant)
+            await self._store.put_api_key(key_record(self._pepper, tenant, role, note, self._clock.now(), *parsed))
+            return True
 
     async def list_keys(self, tenant: TenantId | None) -> list[ApiKey]:
         return await self._store.list_api_keys(tenant)

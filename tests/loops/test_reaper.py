@@ -9,9 +9,12 @@ import pytest
 
 from agents.wire import ExecStart
 from controlplane.agentclient.port import Door
-from controlplane.errors import NotFound
+from controlplane.errors import NotFound, Retryable
 from controlplane.ids import BuildId, SandboxId, SessionId
+from controlplane.loops.reality import Reality
 from controlplane.runtime.port import SandboxSpec
+from controlplane.runtime.simulated import SimulatedAgent, SimulatedRuntime
+from controlplane.runtime.simulated.faults import Fault
 from controlplane.store.redis_store import RedisStore
 from tests.provisioning.plant import Plant, until
 
@@ -22,6 +25,16 @@ async def empty_the_store(store: RedisStore, deployment: str) -> None:
     keys = [key async for key in link._client.scan_iter(match=f"*{deployment}*")]
     if keys:
         await link._client.delete(*keys)
+
+
+class Silence:
+    """Sandboxes that do not say who holds them."""
+
+    on = True
+
+    def draw(self, call: str) -> Fault | None:
+        silent = self.on and call == "binding"
+        return Fault(error=lambda: Retryable("sandbox_unreachable", "No answer.")) if silent else None
 
 
 async def test_a_sandbox_that_is_gone_ends_its_session_with_the_reason_and_is_replaced(plant: Plant) -> None:
@@ -109,6 +122,28 @@ async def test_after_the_store_was_emptied_held_sandboxes_and_their_sessions_are
     assert not idle & await plant.running()
     await store.end_session(session.id, "deleted", "", "test")
     await plant.settle()
+    assert await plant.running() == set()
+
+
+async def test_a_sandbox_that_does_not_say_who_holds_it_is_asked_again_before_it_goes(
+    store: RedisStore, deployment: str, tmp_path: Path
+) -> None:
+    silence = Silence()
+    runtime = SimulatedRuntime(start_s=0.0, deployment=deployment)
+    plant = Plant(store, deployment, tmp_path, runtime=runtime, agents=SimulatedAgent(runtime.world, faults=silence))
+    session = await plant.attach(await plant.add_demo(min_ready=0))
+    assert session.sandbox is not None
+    await empty_the_store(store, deployment)
+    await store.ensure_schema()
+    patient = Reality(store=store, runtime=runtime, agents=plant.agents, patience_s=60.0)
+    for silence.on in (True, True, False):
+        await patient.compare()
+        assert session.sandbox in await plant.running()
+    assert (await store.get_session(session.id)).state == "attached"
+    await empty_the_store(store, deployment)
+    await store.ensure_schema()
+    silence.on = True
+    await Reality(store=store, runtime=runtime, agents=plant.agents, patience_s=0.0).compare()
     assert await plant.running() == set()
 
 

@@ -73,3 +73,17 @@ def test_only_operators_act_for_another_tenant() -> None:
         platform.acting_for("globex")
     with pytest.raises(Permanent):
         ops.acting_for("glo/bex")
+
+
+async def test_a_lost_key_is_recorded_again_but_a_revoked_one_stays_revoked(store: RedisStore) -> None:
+    service = TenancyService(store, b"secret", ManualClock())
+    record, text = await service.create_key(ACME, "ops")
+    assert not await service.restore_key(ACME, "ops", text)
+    await service.revoke_key(record.id)
+    assert not await service.restore_key(ACME, "ops", text)
+    with pytest.raises(Denied):
+        await service.authenticate(text)
+    _, lost = mint_key(PEPPER, ACME, "ops", "", 1.0)
+    assert await service.restore_key(ACME, "ops", lost)
+    assert (await service.authenticate(lost)).role == "ops"
+    assert not await service.restore_key(ACME, "ops", "no key")

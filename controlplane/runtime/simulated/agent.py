@@ -112,7 +112,10 @@ class SimulatedAgent:
             return Bound(claim_id=session, first=standing is mine, bound_at=standing.bound_at)
 
     async def binding(self, door: HasDoor) -> Binding:
-        sandbox = self._reach(door)
+        with FaultPoint(self._faults, "binding"):
+            return self._binding(self._reach(door))
+
+    def _binding(self, sandbox: str) -> Binding:
         claim, up, now = self._world.claim(sandbox), self._world.up(sandbox), time.time()
         ends = [
             history.ends_at(record, self._world.exec_end(sandbox, record.start.id))
