@@ -131,7 +131,7 @@ async def test_a_sandbox_that_does_not_say_who_holds_it_is_asked_again_before_it
     silence = Silence()
     runtime = SimulatedRuntime(start_s=0.0, deployment=deployment)
     plant = Plant(store, deployment, tmp_path, runtime=runtime, agents=SimulatedAgent(runtime.world, faults=silence))
-    session = await plant.attach(await plant.add_demo(min_ready=0))
+    session = await plant.attach(await plant.add_demo(min_ready=1))
     assert session.sandbox is not None
     await empty_the_store(store, deployment)
     await store.ensure_schema()
