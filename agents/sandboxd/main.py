@@ -28,6 +28,7 @@ from agents.sandboxd.execs import Commands
 from agents.sandboxd.files import Files
 from agents.sandboxd.identity import credentials_of
 from agents.sandboxd.kernel import become_subreaper, make_unreadable
+from agents.sandboxd.problems import ProblemError
 from agents.sandboxd.readiness import Readiness
 from agents.sandboxd.reaper import Reaper
 from agents.sandboxd.routes_exec import ExecRoutes
@@ -42,6 +43,7 @@ _KEEP_ALIVE_S = 3600
 _STOP_COMMANDS_S = 8.0
 _CLOSE_CONNECTIONS_S = 1
 _BACKLOG = 256
+_REHEARSE_AFTER_S = 0.2
 log = logging.getLogger("sandboxd")
 
 
@@ -173,6 +175,15 @@ class Daemon:
         if self._docker is not None:
             self._docker.changed = self._readiness.changed
             self._in_background(self._docker.run())
+        self._in_background(self._rehearse())
+
+    async def _rehearse(self) -> None:
+        # A caller that waits for this very sandbox comes at once, and must not wait for a rehearsal as well.
+        await asyncio.sleep(_REHEARSE_AFTER_S)
+        try:
+            await self._commands.rehearse()
+        except ProblemError as error:
+            log.warning("the rehearsal failed: %s", error)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -214,7 +214,8 @@ class Store(Protocol):
     # -- claim and sessions
     async def claim(self, request: ClaimRequest) -> ClaimResult:
         """One step: idempotency key, quota, pop of the newest fit sandbox of the current version (else, unless
-        strict, of the superseded one), session record, recency, event, wake-up."""
+        strict, of the superseded one), session record, recency, event; a miss wakes the scheduler now, a hit when
+        it is bound."""
         ...
 
     async def claim_next(self, session: SessionId, bad: SandboxId, reason: str) -> ClaimResult:

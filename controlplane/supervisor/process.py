@@ -18,16 +18,19 @@ _MAX_LOG_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """``stop_s``: how long it may take to end after SIGTERM before SIGKILL."""
+    """``stop_s``: how long it may take to end after SIGTERM before SIGKILL. ``nice``: how much it gives way to
+    the others: refills and builds run beside attaches that a user waits for."""
 
     name: str
     argv: Sequence[str]
     env: Mapping[str, str]
     log: Path
     stop_s: float = 10.0
+    nice: int = 0
 
 
-def _die_with_parent() -> None:
+def _prepare(nice: int) -> None:
+    os.nice(nice)
     # The supervisor may be killed with -9; a role that outlived it would hold the port and the leader's lease.
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -75,7 +78,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C at the terminal reaches the supervisor alone, which stops in order
-                preexec_fn=_die_with_parent,
+                preexec_fn=lambda: _prepare(self.role.nice),
             )
 
     async def _keep_running(self) -> None:

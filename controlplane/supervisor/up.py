@@ -88,16 +88,16 @@ def _roles(settings: Settings) -> list[Role]:
     env = {**os.environ, **configuration.settings_environment(settings), "PYTHONUNBUFFERED": "1"}
     logs = settings.state_dir / "logs"
 
-    def role(name: str, *arguments: str, stop_s: float = 10.0) -> Role:
+    def role(name: str, *arguments: str, stop_s: float = 10.0, nice: int = 0) -> Role:
         argv = [sys.executable, "-m", "controlplane.cli", *arguments]
-        return Role(name=name, argv=argv, env=env, log=logs / f"{name}.log", stop_s=stop_s)
+        return Role(name=name, argv=argv, env=env, log=logs / f"{name}.log", stop_s=stop_s, nice=nice)
 
     workers = [
-        role(f"worker-{n}", "worker", "--queues", "urgent,retire,refill", stop_s=20)
+        role(f"worker-{n}", "worker", "--queues", "urgent,retire,refill", stop_s=20, nice=5)
         for n in range(1, settings.worker.processes + 1)
     ]
     builders = [
-        role(f"builder-{n}", "worker", "--queues", "build", stop_s=5)
+        role(f"builder-{n}", "worker", "--queues", "build", stop_s=5, nice=10)
         for n in range(1, settings.worker.build_processes + 1)
     ]
     return [role("egress", "egress"), role("scheduler", "scheduler"), *workers, *builders, role("api", "serve")]

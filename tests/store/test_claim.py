@@ -270,7 +270,18 @@ async def test_a_claim_of_an_unknown_tenant_is_refused(world: World) -> None:
     assert caught.value.code == "tenant_not_found"
 
 
-async def test_a_claim_wakes_the_scheduler_and_is_the_pools_last_use(world: World) -> None:
+async def test_a_hit_wakes_the_scheduler_once_it_is_bound(world: World) -> None:
+    await world.ready()
+    while await world.store.wait_wake(0.0):
+        pass
+    session = (await world.claim()).session
+    assert session is not None and session.sandbox is not None
+    assert not await world.store.wait_wake(0.0)
+    await world.store.bound(session.id, session.sandbox)
+    assert await world.store.wait_wake(0.0)
+
+
+async def test_a_miss_wakes_the_scheduler_and_is_the_pools_last_use(world: World) -> None:
     while await world.store.wait_wake(0.0):
         pass
     await world.claim()

@@ -10,4 +10,5 @@ if session.state == 'attached' then return raw end
 next_state(SESSION, session.state, 'bound', 'Session ' .. A.session)
 session.attached_at, session.last_activity_at, session.expires_at = now, now, now + session.ttl_s
 session.env = {}
+wake()
 return move_session(session, 'bound', session.api_key, session.start_reason, {start = session.start})

@@ -37,11 +37,12 @@ if A.idempotency_key then
   redis.call('HSET', key('idempotency', A.tenant), A.idempotency_key, A.session)
 end
 redis.call('HSET', key('recency'), A.pool, string.format('%.4f', now))
-wake()
 if sandbox then
+  -- The scheduler is woken once this sandbox is bound: a refill that starts now takes the processor from the bind.
   session.start, session.start_reason = 'warm', 'ready_in_pool'
   return answer('claimed', assign(session, sandbox, 'claim', 'claim', A.api_key, 'ready_in_pool'), session)
 end
+wake()
 session.start, session.start_reason = 'cold', A.cold_reason or why
 enqueue(session, false)
 return answer('waiting', move_session(session, 'wait', A.api_key, session.start_reason, {start = 'cold'}), session)
