@@ -16,6 +16,7 @@ from controlplane.bases.source import BaseCache, default_images_dir
 from controlplane.configuration import deployment_secret
 from controlplane.egressclient.http import HttpEgressGateway
 from controlplane.errors import Permanent
+from controlplane.runtime import inside
 from controlplane.runtime.agentbundle import ensure_agent_bundle
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.runtime import LocalOptions, LocalRuntime
@@ -24,8 +25,6 @@ from controlplane.runtime.simulated import LogNormal, SimulatedAgent, SimulatedR
 from controlplane.settings import Settings
 from controlplane.store.redis_store import RedisStore, StoreOptions
 from controlplane.templates.steps import BuildSurroundings
-
-CA_INSIDE = "/run/warmpool/ca.pem"
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ def surroundings(host: HostConfig) -> BuildSurroundings:
     for note in host.notes:
         log.warning("builds: %s", note)
     return BuildSurroundings(
-        env=host.environment(CA_INSIDE),
+        env=host.environment(inside.CA_BUNDLE),
         allow=registries(host),
         files={path: text.encode() for path, text in host.files().items()},
     )

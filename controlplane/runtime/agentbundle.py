@@ -44,7 +44,7 @@ _GLIBC = ("2014", "_2_17", "_2_28", "_2_34")
 _PIP_TIMEOUT_S = 300
 _FORMAT = "1"
 
-RUN = '''"""Starts sandboxd from this bundle: ``python3 -I run.py CONFIG.json``."""
+RUN = '''"""Starts sandboxd from this bundle: ``python3 -I -S run.py CONFIG.json``."""
 
 import sys
 from os.path import dirname, join

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 from controlplane.ids import SandboxId
@@ -136,3 +137,25 @@ class Runtime(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class BuiltBase(Protocol):
+    """A base's content: SHA-256 in hex and the tar itself."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def rootfs_tar(self) -> Path: ...
+
+
+class BaseSource(Protocol):
+    """Where runtimes on this host get bases from; bootstrap hands in the builder of controlplane.bases."""
+
+    async def ensure(self, base: str, progress: Progress) -> BuiltBase:
+        """The base, built if missing."""
+        ...
+
+    async def recipe(self, base: str) -> str:
+        """Digest of what the base is built from, without building it."""
+        ...

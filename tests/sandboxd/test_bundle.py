@@ -15,6 +15,7 @@ import pytest
 from agents.sandboxd import VERSION
 from agents.wire import Ready
 from controlplane.runtime.agentbundle import bundle_digest, ensure_agent_bundle
+from controlplane.runtime.inside import AGENT_ARGV
 from tests.sandboxd.daemon import Daemon, decoded, running
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -78,7 +79,7 @@ async def test_the_bundle_starts_small_and_soon_and_binds_fast(
     bundle = await ensure_agent_bundle(tmp_path)
     for folder in [bundle, *bundle.parents]:  # nothing above keeps the daemon's own user out
         assert folder.stat().st_mode & 0o100
-    command = [str(SYSTEM_PYTHON), "-I", str(bundle / "run.py")]
+    command = [str(SYSTEM_PYTHON), *AGENT_ARGV[1:3], str(bundle / "run.py")]
     started = time.monotonic()
     async with running(command=command) as daemon:
         assert decoded(await daemon.call("GET", "/v1/ready?wait_s=10"), Ready).ready

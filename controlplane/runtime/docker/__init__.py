@@ -6,6 +6,6 @@ is built (controlplane.bases, handed in by bootstrap). The only package that imp
 bootstrap only; everything else sees the runtime port.
 """
 
-from controlplane.runtime.docker.runtime import BaseSource, BuiltBase, DockerOptions, DockerRuntime
+from controlplane.runtime.docker.runtime import DockerOptions, DockerRuntime
 
-__all__ = ["BaseSource", "BuiltBase", "DockerOptions", "DockerRuntime"]
+__all__ = ["DockerOptions", "DockerRuntime"]

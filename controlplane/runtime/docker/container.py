@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from controlplane.runtime import cgroups, inside, seccomp
 from controlplane.runtime.docker.places import SandboxPlace
-from controlplane.runtime.local import seccomp
 from controlplane.runtime.port import SandboxSpec
 
 LABEL_DEPLOYMENT = "warmpool.deployment"
@@ -19,15 +19,7 @@ LABEL_IMAGE = "warmpool.image"
 LABEL_LABELS = "warmpool.labels"
 LABEL_EGRESS = "warmpool.egress"
 
-_CONFIG = "/run/warmpool/config"
-_DOOR_IN = "/run/warmpool/in"
-_DOOR_OUT = "/run/warmpool/out"
-_AGENT = "/opt/warmpool"
-_CA = "/run/warmpool/ca.pem"
-_SPOOL = "/var/lib/warmpool"
 _CGROUPS = "/sys/fs/cgroup"
-AGENT_ARGV = ("/usr/bin/python3", "-I", f"{_AGENT}/run.py", f"{_CONFIG}/sandboxd.json")
-
 _CAPABILITIES = (
     *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP"),
     *("SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
@@ -35,9 +27,6 @@ _CAPABILITIES = (
 # Harmless within a user namespace, where the local runtime gives them too; not without one.
 _MAPPED_CAPABILITIES = ("AUDIT_WRITE", "MKNOD", "NET_RAW")
 _ENGINE_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "NET_RAW", "MKNOD", "SYS_PTRACE")
-# Each costs time at every start of a command, so commands get only what limits, counts and ends them.
-_COMMAND_HIERARCHIES = ("memory", "pids", "cpu", "unified")
-_WITHOUT_UNIFIED = ("cpuacct", "freezer")
 _CPU_PERIOD_US = 100_000
 
 
@@ -67,14 +56,8 @@ def config(shape: Shape) -> dict[str, Any]:
         "User": "0:0",
         "WorkingDir": "/",
         "Entrypoint": [],
-        "Cmd": list(AGENT_ARGV),
-        "Env": [
-            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "LANG=C.UTF-8",
-            "HOME=/root",
-            # Programs that look at pid 1's environment to learn where they are.
-            "container=warmpool",
-        ],
+        "Cmd": list(inside.AGENT_ARGV),
+        "Env": list(inside.ENVIRONMENT),
         "Labels": labels(shape),
         "NetworkDisabled": True,
         "HostConfig": _host(shape),
@@ -95,23 +78,13 @@ def labels(shape: Shape) -> dict[str, str]:
 
 def daemon_config(shape: Shape) -> bytes:
     """sandboxd.json."""
-    spec = shape.spec
-    roots = {name: f"{_CGROUPS}/{name}" for name in _command_hierarchies(shape)}
-    return msgspec.json.encode(
-        {
-            "sandbox_id": spec.id,
-            "key_hex": spec.door_key_hex,
-            "listen": {"path": f"{_DOOR_IN}/{shape.place.socket_in.name}"},
-            "egress_socket": f"{_DOOR_OUT}/{shape.place.socket_out.name}" if spec.egress else None,
-            "proxy_port": 3128,
-            "workspace": "/workspace",
-            "docker": spec.docker,
-            "user": {"name": "agent", "uid": 1000, "gid": 1000, "home": "/home/agent"},
-            "env": {"platform": dict(spec.platform_env), "template": dict(spec.template_env)},
-            "cgroups": {"version": 1, "roots": roots} if roots else None,
-            "ca_bundle": _CA if shape.ca_bundle else None,
-            "spool_dir": f"{_SPOOL}/spool",
-        }
+    return inside.daemon_config(
+        shape.spec,
+        listen={"path": f"{inside.DOOR_IN}/{shape.place.socket_in.name}"},
+        egress_socket=shape.place.socket_out.name,
+        cgroups_version=1,
+        cgroups={name: f"{_CGROUPS}/{name}" for name in cgroups.for_commands(shape.delegated or {})},
+        ca_bundle=shape.ca_bundle is not None,
     )
 
 
@@ -169,30 +142,24 @@ def _capabilities(shape: Shape) -> list[str]:
 def _mounts(shape: Shape) -> list[dict[str, Any]]:
     spec, place = shape.spec, shape.place
     mounts = [
-        _bind(place.door_in, _DOOR_IN),
-        _bind(place.config, _CONFIG, read_only=True),
-        _bind(shape.agent, _AGENT, read_only=True),
-        _bind(place.spool, _SPOOL),
+        _bind(place.door_in, inside.DOOR_IN),
+        _bind(place.config, inside.CONFIG, read_only=True),
+        _bind(shape.agent, inside.AGENT, read_only=True),
+        _bind(place.spool, inside.SPOOL),
     ]
     if spec.egress:
-        mounts.append(_bind(place.door_out, _DOOR_OUT, read_only=True))
+        mounts.append(_bind(place.door_out, inside.DOOR_OUT, read_only=True))
     if shape.ca_bundle:
-        mounts.append(_bind(shape.ca_bundle, _CA, read_only=True))
+        mounts.append(_bind(shape.ca_bundle, inside.CA_BUNDLE, read_only=True))
     if spec.docker:
-        mounts.append(_bind(place.engine, "/var/lib/docker"))
+        mounts.append(_bind(place.engine, inside.ENGINE))
     if shape.delegated:
         options = {"SizeBytes": 1 << 20, "Mode": 0o755}
         mounts.append({"Type": "tmpfs", "Target": _CGROUPS, "TmpfsOptions": options})
         # An engine needs every hierarchy, whether or not commands are placed in it.
-        visible = shape.delegated if spec.docker else _command_hierarchies(shape)
+        visible = shape.delegated if spec.docker else cgroups.for_commands(shape.delegated)
         mounts += [_bind(shape.delegated[name], f"{_CGROUPS}/{name}") for name in visible]
     return mounts
-
-
-def _command_hierarchies(shape: Shape) -> list[str]:
-    found = shape.delegated or {}
-    wanted = _COMMAND_HIERARCHIES if "unified" in found else (*_COMMAND_HIERARCHIES, *_WITHOUT_UNIFIED)
-    return [name for name in wanted if name in found]
 
 
 def _bind(source: Path, target: str, *, read_only: bool = False) -> dict[str, Any]:

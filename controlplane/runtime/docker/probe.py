@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.errors import Permanent, WarmpoolError
+from controlplane.runtime import cgroups
+from controlplane.runtime.cgroups import Hierarchies
 from controlplane.runtime.docker.engine import Engine, EngineFacts
-from controlplane.runtime.local import cgroups
-from controlplane.runtime.local.cgroups import Hierarchies
 from controlplane.runtime.port import Capabilities, Held, SandboxSpec
 
 _NEEDED = ("memory", "pids", "cpu")

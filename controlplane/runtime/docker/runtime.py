@@ -16,40 +16,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from controlplane.errors import Conflict, NotFound, Permanent, Retryable
 from controlplane.ids import SandboxId
+from controlplane.runtime import cgroups
 from controlplane.runtime.docker import container, probe
 from controlplane.runtime.docker.engine import Container, Engine
 from controlplane.runtime.docker.images import Images
 from controlplane.runtime.docker.places import SandboxPlace, SandboxRecord, StatePlaces
 from controlplane.runtime.docker.probe import Ground
-from controlplane.runtime.local import cgroups
-from controlplane.runtime.port import Capabilities, Image, Progress, RunningSandbox, SandboxSpec
+from controlplane.runtime.port import BaseSource, Capabilities, Image, Progress, RunningSandbox, SandboxSpec
 
 _THREADS = 8
 _STOP_GRACE_S = 10
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class BuiltBase(Protocol):
-    """A base's content: SHA-256 in hex and the tar itself."""
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def rootfs_tar(self) -> Path: ...
-
-
-class BaseSource(Protocol):
-    """Where bases come from; bootstrap hands in the builder of controlplane.bases."""
-
-    async def ensure(self, base: str, progress: Progress) -> BuiltBase: ...
-
-    async def recipe(self, base: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

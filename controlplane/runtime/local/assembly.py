@@ -17,20 +17,17 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from controlplane.errors import Permanent
-from controlplane.runtime.local import bundle, cgroups, kernel, records
-from controlplane.runtime.local.cgroups import Hierarchies
+from controlplane.runtime import cgroups, inside
+from controlplane.runtime.cgroups import Hierarchies
+from controlplane.runtime.local import bundle, kernel, records
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.records import SandboxPlace, SandboxRecord
 from controlplane.runtime.port import SandboxSpec
 
-_PROXY_PORT = 3128
 _BACKLOG = 512
 # The page size bounds the options of mount(2).
 _LONGEST_OPTIONS = 4000
-_AGENT_USER = {"name": "agent", "uid": 1000, "gid": 1000, "home": "/home/agent"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,43 +161,26 @@ def _mount_overlay(parts: Parts) -> None:
 def _visible(parts: Parts) -> dict[str, str]:
     """Hierarchy → path inside, of those that the sandbox gets to see: an engine needs all of them, commands
     only those that limit, count and end them (each one costs time at every start of a command)."""
-    inside = cgroups.inside(parts.hierarchies)
-    if parts.hierarchies.version == 2 or parts.spec.docker:
-        return inside
-    return {name: inside[name] for name in _command_hierarchies(inside)}
-
-
-def _command_hierarchies(inside: dict[str, str]) -> list[str]:
-    wanted = ["v2", "memory", "pids", "cpu", "unified"]
-    if "unified" not in inside:
-        wanted += ["cpuacct", "freezer"]
-    return [name for name in wanted if name in inside]
+    found = cgroups.inside(parts.hierarchies)
+    if parts.spec.docker:
+        return found
+    return {name: found[name] for name in cgroups.for_commands(found)}
 
 
 def _write_daemon_config(parts: Parts) -> None:
-    spec = parts.spec
-    inside = _visible(parts)
-    body = {
-        "sandbox_id": spec.id,
-        "key_hex": spec.door_key_hex,
-        "listen": {"fd": 3},
-        "egress_socket": f"{bundle.DOOR_OUT_INSIDE}/{parts.place.door_out.name}" if spec.egress else None,
-        "proxy_port": _PROXY_PORT,
-        "workspace": "/workspace",
-        "docker": spec.docker,
-        "user": _AGENT_USER,
-        "env": {"platform": dict(spec.platform_env), "template": dict(spec.template_env)},
-        "cgroups": {
-            "version": parts.hierarchies.version,
-            "roots": {name: inside[name] for name in _command_hierarchies(inside)},
-        },
-        "ca_bundle": bundle.CA_INSIDE if parts.ca_bundle else None,
-        "spool_dir": f"{bundle.SPOOL_INSIDE}/spool",
-    }
+    visible = _visible(parts)
+    content = inside.daemon_config(
+        parts.spec,
+        listen={"fd": 3},
+        egress_socket=parts.place.door_out.name,
+        cgroups_version=parts.hierarchies.version,
+        cgroups={name: visible[name] for name in cgroups.for_commands(visible)},
+        ca_bundle=parts.ca_bundle is not None,
+    )
     path = parts.place.config / "sandboxd.json"
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
     with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.encode(body))
+        file.write(content)
         os.fchown(file.fileno(), parts.ids.start, parts.ids.start)
 
 
@@ -208,16 +188,16 @@ def _write_bundle(parts: Parts) -> None:
     place, spec = parts.place, parts.spec
     directories = parts.hierarchies.directories(f"{parts.cgroup}/{cgroups.DELEGATED}")
     binds = [
-        (place.config, bundle.CONFIG_INSIDE, True),
-        (parts.agent, bundle.AGENT_INSIDE, True),
-        (place.spool, bundle.SPOOL_INSIDE, False),
+        (place.config, inside.CONFIG, True),
+        (parts.agent, inside.AGENT, True),
+        (place.spool, inside.SPOOL, False),
     ]
     if spec.egress:
-        binds.append((place.door_out.parent, bundle.DOOR_OUT_INSIDE, True))
+        binds.append((place.door_out.parent, inside.DOOR_OUT, True))
     if parts.ca_bundle:
-        binds.append((parts.ca_bundle, bundle.CA_INSIDE, True))
+        binds.append((parts.ca_bundle, inside.CA_BUNDLE, True))
     if spec.docker:
-        binds.append((place.engine, "/var/lib/docker", False))
+        binds.append((place.engine, inside.ENGINE, False))
     given = bundle.BundleInput(
         hostname=spec.id,
         rootfs=place.rootfs,
@@ -225,7 +205,7 @@ def _write_bundle(parts: Parts) -> None:
         machine=platform.machine(),
         cgroup=f"{parts.cgroup}/{cgroups.DELEGATED}",
         cgroup_version=parts.hierarchies.version,
-        cgroup_mounts={str(directories[name]): inside for name, inside in _visible(parts).items()},
+        cgroup_mounts={str(directories[name]): path for name, path in _visible(parts).items()},
         binds=tuple(binds),
         argv=parts.argv,
         docker=spec.docker,

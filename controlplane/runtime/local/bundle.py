@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from controlplane.runtime import inside
 from controlplane.runtime.local.idrange import IdRange
-from controlplane.runtime.local.seccomp import profile
-
-CONFIG_INSIDE = "/run/warmpool/config"
-DOOR_OUT_INSIDE = "/run/warmpool/out"
-AGENT_INSIDE = "/opt/warmpool"
-CA_INSIDE = "/run/warmpool/ca.pem"
-SPOOL_INSIDE = "/var/lib/warmpool"
-AGENT_ARGV = ("/usr/bin/python3", "-I", f"{AGENT_INSIDE}/run.py", f"{CONFIG_INSIDE}/sandboxd.json")
+from controlplane.runtime.seccomp import profile
 
 # What Docker gives by default; all of it counts within the sandbox's user namespace only.
 _CAPABILITIES = (
@@ -30,13 +24,6 @@ _MASKED = (
     *("/sys/devices/virtual/powercap",),
 )
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-_ENVIRONMENT = (
-    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LANG=C.UTF-8",
-    "HOME=/root",
-    # Programs that look at pid 1's environment to learn where they are.
-    "container=warmpool",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +40,7 @@ class BundleInput:
     cgroup_mounts: Mapping[str, str]
     binds: tuple[tuple[Path, str, bool], ...]
     machine: str
-    argv: tuple[str, ...] = AGENT_ARGV
+    argv: tuple[str, ...] = inside.AGENT_ARGV
     docker: bool = False
     shm_bytes: int = 64 * 1024 * 1024
 
@@ -69,7 +56,7 @@ def config(given: BundleInput) -> dict[str, Any]:
             "terminal": False,
             "user": {"uid": 0, "gid": 0, "umask": 0o022},
             "args": list(given.argv),
-            "env": list(_ENVIRONMENT),
+            "env": list(inside.ENVIRONMENT),
             "cwd": "/",
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
             # No rlimits: raising one needs a capability that hosts may lack, and cgroups hold the limits.
@@ -124,9 +111,9 @@ def _mounts(given: BundleInput) -> list[dict[str, Any]]:
         _mount("/run", "tmpfs", "tmpfs", "nosuid", "nodev", "mode=755", "size=64m"),
         *_cgroup_mounts(given),
     ]
-    for source, inside, read_only in given.binds:
+    for source, path, read_only in given.binds:
         mode = ("ro",) if read_only else ()
-        mounts.append(_mount(inside, "bind", str(source), "bind", "nosuid", "nodev", *mode))
+        mounts.append(_mount(path, "bind", str(source), "bind", "nosuid", "nodev", *mode))
     return mounts
 
 
@@ -134,7 +121,7 @@ def _cgroup_mounts(given: BundleInput) -> list[dict[str, Any]]:
     """Binds of the delegated directories rather than a cgroup mount: on a hybrid host runc's own leaves out
     the unified hierarchy, and what is bound is exactly what was delegated."""
     options = ("bind", "nosuid", "noexec", "nodev")
-    mounts = [_mount(inside, "bind", source, *options) for source, inside in given.cgroup_mounts.items()]
+    mounts = [_mount(path, "bind", source, *options) for source, path in given.cgroup_mounts.items()]
     if given.cgroup_version == 2:
         return mounts
     top = _mount("/sys/fs/cgroup", "tmpfs", "tmpfs", "nosuid", "noexec", "nodev", "mode=755", "size=1m")

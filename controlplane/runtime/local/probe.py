@@ -19,13 +19,14 @@ from pathlib import Path
 
 from controlplane.errors import Permanent, WarmpoolError
 from controlplane.model.resources import MIB, Resources
-from controlplane.runtime.local import assembly, bundle, cgroups, kernel
-from controlplane.runtime.local.cgroups import Hierarchies
+from controlplane.runtime import cgroups
+from controlplane.runtime.cgroups import Hierarchies
+from controlplane.runtime.local import assembly, bundle, kernel
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.process import run
 from controlplane.runtime.local.records import SandboxPlace, StatePlaces
-from controlplane.runtime.local.seccomp import MACHINES
 from controlplane.runtime.port import Capabilities, Held
+from controlplane.runtime.seccomp import MACHINES
 
 _TRIAL_TIMEOUT_S = 20.0
 _TRIAL_LIMITS = Resources(memory_bytes=64 * MIB, cpu_cores=0.5, pids=32)

@@ -14,34 +14,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from controlplane.errors import Conflict, NotFound, Permanent, Retryable
 from controlplane.ids import SandboxId
-from controlplane.runtime.local import assembly, bundle, cgroups, oci, probe, records
+from controlplane.runtime import cgroups, inside
+from controlplane.runtime.local import assembly, oci, probe, records
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.images import ImageStore, as_image
 from controlplane.runtime.local.locks import Locks
 from controlplane.runtime.local.records import SandboxPlace, StatePlaces
-from controlplane.runtime.port import Capabilities, Image, Progress, RunningSandbox, SandboxSpec
-
-
-class BuiltBase(Protocol):
-    """A base's content: SHA-256 in hex and the tar itself."""
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def rootfs_tar(self) -> Path: ...
-
-
-class BaseSource(Protocol):
-    """Where bases come from; bootstrap hands in the builder of controlplane.bases."""
-
-    async def ensure(self, base: str, progress: Progress) -> BuiltBase: ...
-
-    async def recipe(self, base: str) -> str: ...
+from controlplane.runtime.port import BaseSource, Capabilities, Image, Progress, RunningSandbox, SandboxSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +38,7 @@ class LocalOptions:
     cgroup_parent: str = "warmpool"
     oci_runtime: str = "auto"
     ca_bundle: Path | None = None
-    agent_argv: tuple[str, ...] = bundle.AGENT_ARGV
+    agent_argv: tuple[str, ...] = inside.AGENT_ARGV
 
 
 class LocalRuntime:

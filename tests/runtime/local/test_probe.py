@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from controlplane.errors import Permanent
-from controlplane.runtime.local import cgroups, probe
-from controlplane.runtime.local.cgroups import Hierarchies
+from controlplane.runtime import cgroups
+from controlplane.runtime.cgroups import Hierarchies
+from controlplane.runtime.local import probe
 from controlplane.runtime.local.idrange import IdRange
 from controlplane.runtime.local.records import StatePlaces
 

@@ -12,7 +12,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,9 @@ _ATTEMPTS = 10
 # Groups are kernel memory of the host; a sandbox makes one a command, an engine inside one a container.
 _MOST_GROUPS = 4096
 _MOVING_FILES = ("cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control")
+# Each costs time at every start of a command, so commands get only what limits, counts and ends them.
+_COMMANDS = ("v2", "memory", "pids", "cpu", "unified")
+_COMMANDS_WITHOUT_UNIFIED = ("cpuacct", "freezer")
 _V2_WANTED = ("cpu", "memory", "pids")
 
 
@@ -123,6 +126,12 @@ def inside(found: Hierarchies) -> dict[str, str]:
     if found.version == 2:
         return {"v2": "/sys/fs/cgroup"}
     return {name: f"/sys/fs/cgroup/{root.name}" for name, root in found.roots.items()}
+
+
+def for_commands(names: Collection[str]) -> list[str]:
+    """Those of the hierarchies ``names`` that the daemon places each command in."""
+    wanted = _COMMANDS if "unified" in names else (*_COMMANDS, *_COMMANDS_WITHOUT_UNIFIED)
+    return [name for name in wanted if name in names]
 
 
 def _create(found: Hierarchies, path: str, resources: Resources, owner: int) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.model.resources import MIB, Resources
-from controlplane.runtime.local import cgroups
-from controlplane.runtime.local.cgroups import Hierarchies
+from controlplane.runtime import cgroups
+from controlplane.runtime.cgroups import Hierarchies
 
 HYBRID = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
