@@ -91,7 +91,7 @@ class Link:
         """Several reads as one transaction: nothing changes between them."""
 
         async def send() -> list[Any]:
-            async with self._client.pipeline(transaction=True) as pipe:
+            async with asyncio.timeout(self.operation_timeout_s), self._client.pipeline(transaction=True) as pipe:
                 for words in commands:
                     pipe.execute_command(*words)
                 return await pipe.execute()
@@ -150,7 +150,9 @@ class Link:
             return await self._send("EVAL", script.text, 1, self._prefix, *arguments)
 
     async def _send(self, *words: str | bytes | float) -> Any:
-        return await self._client.execute_command(*words)  # type: ignore[no-untyped-call]
+        # Over all of it: when the server hangs, most of the time goes into waiting for a free connection.
+        async with asyncio.timeout(self.operation_timeout_s):
+            return await self._client.execute_command(*words)  # type: ignore[no-untyped-call]
 
     async def _guarded(self, send: Callable[[], Awaitable[Any]], repeat: bool) -> Any:
         try:
