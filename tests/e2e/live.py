@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import httpx
 import redis
-from warmpool import NotFoundException, Sandbox, Warmpool
 
 from tests.engines import cache_dir
+from warmpool import NotFoundException, Sandbox, Warmpool
 
 T = TypeVar("T")
 CGROUP_PARENT = "warmpool-e2e"
@@ -125,14 +125,14 @@ class Live:
     def api(self, **how: Any) -> Warmpool:
         return Warmpool(api_url=self.url, api_key=self.api_key, **how)
 
-    def http(self, method: str, path: str, body: object = None, *, within_s: float = 60.0, **how: Any) -> httpx.Response:
+    def http(
+        self, method: str, path: str, body: object = None, *, within_s: float = 60.0, **how: Any
+    ) -> httpx.Response:
         """One plain request, as any client would make it."""
         headers = {"Authorization": f"Bearer {self.api_key}", **how.pop("headers", {})}
         if body is not None:
             how["json"] = body
-        return httpx.request(
-            method, self.url + path, headers=headers, timeout=within_s, trust_env=False, **how
-        )
+        return httpx.request(method, self.url + path, headers=headers, timeout=within_s, trust_env=False, **how)
 
     def declare(self, name: str, *, min_ready: int, max_total: int, **template: Any) -> None:
         """A template and a pool of the same name."""
@@ -151,21 +151,22 @@ class Live:
 
         until(f"pool {pool} has {ready} ready", look, within_s=within_s)
 
-    def remove(self, name: str) -> None:
-        """The pool and its template, with all they have made but builds and their logs."""
+    def remove(self, template: str) -> None:
+        """The template with its pools and their sessions, and all they have made."""
         with self.api() as api:
             for session in api.sessions.list():
-                if session.state != "ended" and session.pool.rpartition("/")[2] == name:
+                if session.state != "ended" and session.template == template:
                     api.sessions.end(session.id)
-            with contextlib.suppress(NotFoundException):
-                api.pools.delete(name)
+            for pool in api.pools.list():
+                if pool.template == template:
+                    api.pools.delete(pool.name)
 
-            def template_gone() -> bool:
+            def gone() -> bool:
                 with contextlib.suppress(NotFoundException):
-                    api.templates.delete(name)
+                    api.templates.delete(template)
                 return True
 
-            until(f"{name} is removed", template_gone)
+            until(f"{template} is removed", gone)
 
     def redis(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self.folder / "run" / "valkey.sock"), protocol=2)

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from warmpool import Sandbox, SandboxException, Warmpool
 
 from controlplane.egressclient.http import HttpEgressGateway
 from tests.e2e.conftest import Source
 from tests.e2e.live import SMALL, Live, connected, live, machine_of, state_folder, until
+from warmpool import Sandbox, SandboxException, Warmpool
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(600)]
 ROUNDS = int(os.environ.get("WARMPOOL_E2E_KILLS", "20"))
@@ -68,6 +68,9 @@ class Stage:
         assert machine not in self.used, "a sandbox was handed out a second time"
         self.used.add(machine)
         return Held(session=sandbox.id, machine=machine, command=command, pid=pid)
+
+    def end(self, held: Held) -> None:
+        until("a session ends", lambda: self.deployment.http("DELETE", f"/v1/sessions/{held.session}").is_success)
 
     def answers(self, held: Held) -> None:
         """The session answers a new command, and its old one still runs as the same process."""
@@ -155,8 +158,9 @@ def stage(source: Source) -> Iterator[Stage]:
         live(f"kill-{os.getpid()}", folder / "s", settings=settings) as deployment,
     ):
         deployment.declare(POOL, min_ready=READY, max_total=HELD + READY + 1, repository=source.repository)
-        deployment.declare(REBUILT, min_ready=0, max_total=1, setup=["echo 0"])
+        deployment.declare(REBUILT, min_ready=1, max_total=2, setup=["echo 0"])
         deployment.filled(POOL, READY)
+        deployment.filled(REBUILT, 1)
         yield Stage(deployment=deployment, dice=random.Random(seed))
 
 
@@ -173,7 +177,7 @@ def test_attached_sessions_survive_twenty_kills_and_nothing_is_lost_or_left_over
         print(f"round {number}: {victim}, all answer after {time.monotonic() - began:.1f} s", flush=True)
         if stage.dice.random() < 0.3:
             ended = stage.held.pop(stage.dice.randrange(len(stage.held)))
-            until("a session ends", lambda: deployment.http("DELETE", f"/v1/sessions/{ended.session}").is_success)
+            stage.end(ended)
             stage.held.append(stage.attach())
         under_way.join(60)
         assert not under_way.is_alive()
@@ -200,6 +204,7 @@ def settle(stage: Stage) -> None:
             if session.id not in mine and session.state != "ended":
                 api.sessions.end(session.id)
     stage.deployment.filled(POOL, READY)
+    stage.deployment.filled(REBUILT, 1)
     with stage.deployment.api() as api:
         until("builds are over", lambda: not [b for b in api.builds.list() if b.state in ("queued", "running")])
 
