@@ -152,9 +152,13 @@ async def _locked(path: Path, progress: Callable[[str], None]) -> AsyncIterator[
         os.close(handle)
 
 
+def missing_tools() -> tuple[str, ...]:
+    """Debian packages without which no base can be built here."""
+    return tuple(package for tool, package in _NEEDED.items() if shutil.which(tool) is None)
+
+
 async def _check_host(lock: Lock) -> None:
-    missing = [package for tool, package in _NEEDED.items() if shutil.which(tool) is None]
-    if missing:
+    if missing := missing_tools():
         raise Permanent(
             "base_tools_missing",
             f"A base cannot be built here without {', '.join(missing)}.",

@@ -92,7 +92,7 @@ def detect(
         npm_registry=_npm(env, root, home, notes),
         mirrors=host_mirrors(root / "etc/apt"),
         apt_options=_apt_options(root / "etc/apt"),
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 

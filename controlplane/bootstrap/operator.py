@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.bases.builder import missing_tools
 from controlplane.bootstrap import adapters
 from controlplane.clock import SystemClock
 from controlplane.configuration import deployment_secret, read_credentials, write_private
@@ -117,8 +118,19 @@ def _kept_key(settings: Settings) -> str | None:
         return None
 
 
-async def examine(settings: Settings) -> tuple[list[Capabilities], str | None]:
-    """Each real runtime's report, and the one that ``auto`` takes here."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """``runtimes``: each real one's report. ``chosen``: the one that ``auto`` takes here. ``missing_packages``:
+    Debian packages without which no base can be built. ``notes``: what of the host's settings builds do not get."""
+
+    runtimes: list[Capabilities]
+    chosen: str | None
+    missing_packages: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+async def examine(settings: Settings) -> Examination:
+    """What this machine can run and hold."""
     host = adapters.host_config(settings)
     runtimes: list[Runtime] = [adapters.local_runtime(settings, host), adapters.docker_runtime(settings, host)]
     reports = []
@@ -126,7 +138,12 @@ async def examine(settings: Settings) -> tuple[list[Capabilities], str | None]:
         reports.append(await runtime.capabilities())
         await runtime.close()
     usable = [report.runtime for report in reports if report.usable]
-    return reports, usable[0] if usable else None
+    return Examination(
+        runtimes=reports,
+        chosen=usable[0] if usable else None,
+        missing_packages=missing_tools(),
+        notes=host.notes,
+    )
 
 
 async def destroy_everything(settings: Settings) -> int:

@@ -29,16 +29,20 @@ def doctor(
 
     flags = {"state_dir": state_dir.resolve()} if state_dir else {}
     settings = load_settings(config, flags)
-    reports, chosen = asyncio.run(examine(settings))
+    found = asyncio.run(examine(settings))
     if as_json:
-        document = {"chosen": chosen, "runtimes": [asdict(report) for report in reports]}
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(json.dumps(asdict(found), indent=2))
     else:
-        for report in reports:
-            _print(report, chosen == report.runtime)
-        if chosen is None:
+        for report in found.runtimes:
+            _print(report, found.chosen == report.runtime)
+        if found.missing_packages:
+            typer.echo("bases cannot be built")
+            typer.echo(f"  fix: apt-get install -y {' '.join(found.missing_packages)}")
+        for note in found.notes:
+            typer.echo(f"builds: {note}")
+        if found.chosen is None:
             typer.echo("No runtime works here yet: run one of the commands above, then `warmpool doctor` again.")
-    raise typer.Exit(0 if chosen else 1)
+    raise typer.Exit(0 if found.chosen else 1)
 
 
 def _print(report: Capabilities, chosen: bool) -> None:
@@ -53,6 +57,8 @@ def _print(report: Capabilities, chosen: bool) -> None:
         console.print(f"  {report.reason}", markup=False)
         if report.fix:
             console.print(f"  fix: {report.fix}", markup=False)
+    if not report.limits and not report.isolation:
+        return
     table = Table(box=None, pad_edge=True, header_style="dim")
     for column in ("", "", "held", "how, or what would fix it"):
         table.add_column(column)

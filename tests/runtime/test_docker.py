@@ -10,6 +10,7 @@ import pytest
 from controlplane.errors import Permanent, Retryable
 from controlplane.ids import SandboxId
 from controlplane.runtime.docker import DockerOptions, DockerRuntime
+from controlplane.runtime.docker.probe import unreachable
 from tests.engines import bases
 from tests.runtime.stage import Setting, Stage, stage_of
 from tests.runtime.walls import RealRuntimeContract
@@ -100,12 +101,29 @@ async def test_an_engine_over_tcp_is_refused_with_a_reason(tmp_path: Path) -> No
 async def test_an_engine_that_does_not_answer_is_an_error_that_names_it(tmp_path: Path) -> None:
     missing = f"unix://{tmp_path}/none.sock"
     runtime = DockerRuntime(DockerOptions(state_dir=tmp_path, deployment="t", base_url=missing), bases(), _no_agent)
-    assert not (await runtime.capabilities()).usable
+    capabilities = await runtime.capabilities()
+    assert not capabilities.usable and missing in capabilities.reason
     with pytest.raises(Retryable) as caught:
         await runtime.list_sandboxes()
     assert caught.value.code == "engine_unreachable"
     assert "DOCKER_HOST" in caught.value.hint
     await runtime.close()
+
+
+def test_where_no_engine_is_installed_the_fix_is_the_command_that_installs_and_starts_one(tmp_path: Path) -> None:
+    usual = "unix:///var/run/docker.sock"
+    reason, fix = unreachable(usual, str(tmp_path))
+    assert usual in reason and "None is installed" in reason
+    assert fix.startswith("apt-get install -y docker.io && ")
+    start = fix.rpartition("&& ")[2]
+    dockerd = tmp_path / "dockerd"
+    dockerd.write_text("#!/bin/sh\n")
+    dockerd.chmod(0o755)
+    assert unreachable(usual, str(tmp_path)) == (
+        f"No Docker Engine answers at {usual}. It is installed, but does not run.",
+        start,
+    )
+    assert "DOCKER_HOST" in unreachable("unix:///elsewhere.sock", str(tmp_path))[1]
 
 
 async def test_a_state_folder_with_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from controlplane.runtime.cgroups import Hierarchies
 from controlplane.runtime.docker.engine import Engine, EngineFacts
 from controlplane.runtime.port import Capabilities, Held, SandboxSpec
 
+_INSTALL = "apt-get install -y docker.io"
+_USUAL_ADDRESS = "unix:///var/run/docker.sock"
 _NEEDED = ("memory", "pids", "cpu")
 
 
@@ -66,7 +69,10 @@ def capabilities(engine: Engine, base_url: str | None) -> Capabilities:
     try:
         here = ground(engine, base_url)
     except WarmpoolError as error:
-        return Capabilities(runtime="docker", usable=False, reason=error.message, fix=error.hint)
+        reason, fix = error.message, error.hint
+        if error.code == "engine_unreachable":
+            reason, fix = unreachable(_address(base_url), os.environ.get("PATH", ""))
+        return Capabilities(runtime="docker", usable=False, reason=reason, fix=fix)
     return Capabilities(
         runtime="docker",
         usable=True,
@@ -80,8 +86,23 @@ def hierarchies() -> Hierarchies:
     return cgroups.find(Path("/proc/self/mountinfo").read_text())
 
 
+def unreachable(address: str, programs: str) -> tuple[str, str]:
+    """Why no engine answers at ``address``, and the command that changes it. ``programs``: a PATH."""
+    reason = f"No Docker Engine answers at {address}."
+    if address != _USUAL_ADDRESS:
+        return reason, "Start the engine of that socket, or unset DOCKER_HOST and runtime.docker_host for the usual one"
+    start = "systemctl start docker" if Path("/run/systemd/system").is_dir() else "service docker start"
+    if shutil.which("dockerd", path=programs) is None:
+        return f"{reason} None is installed.", f"{_INSTALL} && {start}"
+    return f"{reason} It is installed, but does not run.", start
+
+
+def _address(base_url: str | None) -> str:
+    return base_url or os.environ.get("DOCKER_HOST") or _USUAL_ADDRESS
+
+
 def _host_problem(base_url: str | None) -> tuple[str, str] | None:
-    url = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    url = _address(base_url)
     if not url.startswith(("unix://", "http+unix://")):
         return (
             f"{url} is not a Unix socket, so the engine may run on another host",
@@ -89,8 +110,9 @@ def _host_problem(base_url: str | None) -> tuple[str, str] | None:
         )
     if os.geteuid() != 0:
         return (
-            "the files of a sandbox must belong to its root, which only root can arrange",
-            "Run Warmpool as root, or use the local runtime.",
+            "the files of a sandbox must belong to its root, and its limits stand above the container; only root of "
+            "the host can arrange either",
+            'Run Warmpool as root: sudo "$(command -v warmpool)" up',
         )
     return None
 

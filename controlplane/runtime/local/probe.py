@@ -80,6 +80,8 @@ def choose_binary(wanted: str) -> str:
 
 async def capabilities(given: ProbeInput) -> Capabilities:
     """Never raises for what a host lacks: then ``usable`` is False, with the reason and the command to fix it."""
+    if os.geteuid() != 0:
+        return _without_root()
     obstacle = await asyncio.to_thread(_obstacle, given)
     if obstacle is not None:
         return Capabilities(runtime="local", usable=False, reason=obstacle[0], fix=obstacle[1])
@@ -92,7 +94,10 @@ async def capabilities(given: ProbeInput) -> Capabilities:
             disk = await asyncio.to_thread(_disk_limit, given)
     except (WarmpoolError, OSError) as error:
         reason = f"A trial container did not start: {error}"
-        return Capabilities(runtime="local", usable=False, reason=reason, fix=f"Make `{binary} run` work on this host.")
+        fix = f"Make `{binary} run` work on this host."
+        if Path(binary).name == "crun" and given.hierarchies.version == 1:
+            fix = f"{_INSTALL} (crun refuses hosts with cgroup v1)"
+        return Capabilities(runtime="local", usable=False, reason=reason, fix=fix)
     return Capabilities(
         runtime="local",
         usable="user_namespace" in facts,
@@ -103,14 +108,25 @@ async def capabilities(given: ProbeInput) -> Capabilities:
     )
 
 
+def _without_root() -> Capabilities:
+    """What only root of the host can hold, by name."""
+    groups = "only root can make control groups that the sandbox cannot write"
+    ids = "only root may give sandboxes a range of ids of their own"
+    disk = "only root can mount a sized disk"
+    limits = {"memory": groups, "cpu": groups, "pids": groups, "disk": disk}
+    walls = {"user_namespace": ids, "limits_out_of_reach": groups, "cgroup_per_command": groups, "nested_docker": ids}
+    return Capabilities(
+        runtime="local",
+        usable=False,
+        reason="Without root this runtime holds neither the limits nor the walls named below, so it starts nothing.",
+        fix='Run Warmpool as root: sudo "$(command -v warmpool)" up',
+        limits=tuple(Held(name=name, held=False, how=how) for name, how in limits.items()),
+        isolation=tuple(Held(name=name, held=False, how=how) for name, how in walls.items()),
+    )
+
+
 def _obstacle(given: ProbeInput) -> tuple[str, str] | None:
     """The first thing that rules this runtime out, and what would change it."""
-    if os.geteuid() != 0:
-        return (
-            "Rootless: without root neither the limits (a cgroup parent that the sandbox cannot write) nor the id "
-            "range can be held here.",
-            "Run Warmpool as root.",
-        )
     try:
         choose_binary(given.oci_runtime)
     except Permanent as error:
@@ -167,7 +183,10 @@ def _disk_limit(given: ProbeInput) -> Held:
         kernel.mount_image(place.disk_image, place.data)
         return Held(name="disk", held=True, how="a sized ext4 image per sandbox (loop device)")
     except OSError as error:
-        return Held(name="disk", held=False, fix=f"Give this host loop devices and mkfs.ext4 ({error.strerror}).")
+        fix = f"modprobe loop, or see why a loop device cannot be mounted ({error.strerror})."
+        if shutil.which("mkfs.ext4") is None:
+            fix = "apt-get install -y e2fsprogs"
+        return Held(name="disk", held=False, fix=fix)
     finally:
         with contextlib.suppress(OSError):
             kernel.unmount(place.data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,3 +70,27 @@ async def test_a_runtime_that_starts_nothing_is_reported_with_its_words(
     report = await probe.capabilities(replace(given, oci_runtime=str(broken)))
     assert not report.usable
     assert "hybrid is not supported" in report.reason
+
+
+async def test_without_root_what_cannot_be_held_is_named_and_what_to_do(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, os, sys; from pathlib import Path\n"
+        "from controlplane.bootstrap.operator import examine\n"
+        "from controlplane.settings import Settings\n"
+        "import docker, pip._internal.models.index, controlplane.runtime.docker.probe\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); os.environ['HOME'] = '/nonexistent'\n"
+        "found = asyncio.run(examine(Settings(state_dir=Path(sys.argv[1]))))\n"
+        "print(found.chosen)\n"
+        "for report in found.runtimes:\n"
+        "    held = [row.name for row in (*report.limits, *report.isolation) if not row.held]\n"
+        "    print(report.runtime, report.usable, report.fix, *held, sep='|')\n"
+    )
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, str(tmp_path)), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await child.communicate()
+    chosen, local, docker = output.decode().splitlines()
+    assert chosen == "None"
+    assert local.split("|")[:2] == ["local", "False"] and docker.split("|")[:2] == ["docker", "False"]
+    assert "as root: sudo" in local and "as root: sudo" in docker
+    assert {"memory", "cpu", "pids", "disk", "user_namespace"} <= set(local.split("|"))
