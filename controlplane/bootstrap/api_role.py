@@ -85,7 +85,7 @@ def _api(settings: Settings, url: str) -> FastAPI:
         capabilities=presence.capabilities_reader(store),
         metrics=metrics,
         clock=clock,
-        parts=_parts(store),
+        parts=parts(store),
         limits=ApiLimits(
             max_body_bytes=settings.api.max_body_bytes,
             max_upload_bytes=settings.api.max_upload_bytes,
@@ -108,7 +108,7 @@ def _api(settings: Settings, url: str) -> FastAPI:
     return app
 
 
-def _parts(store: Store) -> tuple[Callable[[], Awaitable[Part]], ...]:
+def parts(store: Store) -> tuple[Callable[[], Awaitable[Part]], ...]:
     async def leader() -> Part:
         holder = await store.leader()
         detail = holder or "no scheduler leads; start `warmpool scheduler`"

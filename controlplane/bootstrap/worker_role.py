@@ -69,7 +69,8 @@ async def _job_context(settings: Settings) -> JobContext:
         deployment=settings.deployment,
         secret=secret,
         egress=egress,
-        surroundings=adapters.surroundings(host),
+        # A simulated build runs nothing that could use the host's configuration.
+        surroundings=None if runtime.name == "simulated" else adapters.surroundings(host),
         times=BuildTimes(
             start_timeout_s=settings.pool.start_timeout_s,
             backoff_base_s=settings.pool.backoff_base_s,

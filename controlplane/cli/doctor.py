@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +23,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what this machine can run and hold. Exit code 1 when no runtime works."""
+    import asyncio
+
     from controlplane.bootstrap.operator import examine
     from controlplane.configuration import load_settings
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -149,4 +148,6 @@ def _settings(
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    import asyncio
+
     return asyncio.run(work)

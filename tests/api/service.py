@@ -21,7 +21,7 @@ from controlplane.api.app import create_app
 from controlplane.api.deps import ApiDeps, ApiLimits
 from controlplane.artifacts import FolderBuildLogs
 from controlplane.binding import Binder
-from controlplane.bootstrap import presence
+from controlplane.bootstrap.api_role import parts
 from controlplane.clock import SystemClock
 from controlplane.ids import SandboxId, TenantId
 from controlplane.metrics import Metrics
@@ -73,7 +73,7 @@ def wire(store: Store, logs: Path, runtime: SimulatedRuntime, wiring: Wiring) ->
         metrics=metrics,
         clock=clock,
         limits=wiring.limits,
-        parts=presence.parts(store),
+        parts=parts(store),
     )
 
 
