@@ -58,6 +58,7 @@ class Scheduler:
         self._observer = observer or Unobserved()
         self._explained: dict[PoolKey, PoolDecision] = {}
         self._binding: set[asyncio.Task[Session]] = set()
+        self._told: bool | None = None
         self.leadership: Leadership | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -72,6 +73,7 @@ class Scheduler:
         """One plan, or one try to lead; seconds to wait before the next, beyond waiting for a wake-up."""
         try:
             self.leadership = await self._store.lead(self._holder, self._lease_s)
+            self._tell(leads=self.leadership is not None)
             if self.leadership is None:
                 self._explained.clear()
                 return self._lease_s / 4
@@ -96,6 +98,11 @@ class Scheduler:
             log.exception("scheduler %s: unexpected error, goes on", self._holder)
             return 1.0
         return 0.0
+
+    def _tell(self, *, leads: bool) -> None:
+        if leads != self._told:
+            log.info("scheduler %s %s", self._holder, "leads" if leads else "stands by")
+            self._told = leads
 
     async def tick(self, leadership: Leadership) -> tuple[Plan, Observed]:
         """Observe, plan, apply, explain, once. Raises Conflict ``fenced`` when another leads by now."""
