@@ -48,7 +48,8 @@ def store_url(settings: Settings) -> str:
 
 
 def host_config(settings: Settings) -> HostConfig:
-    return detect(settings.runtime.host_config)
+    # Simulated builds reach nothing and have no files.
+    return detect("none" if settings.runtime.kind == "simulated" else settings.runtime.host_config)
 
 
 def surroundings(host: HostConfig) -> BuildSurroundings:
