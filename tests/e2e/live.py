@@ -196,11 +196,12 @@ class Live:
                     add(Path(path).relative_to(sandboxes).parts[0].removeprefix(".gone-"), f"loop {path}")
         for group in Path("/sys/fs/cgroup").glob(f"**/{CGROUP_PARENT}/{self.name}/*/"):
             add(group.name, f"cgroup {group}")
+        marker = f"/{CGROUP_PARENT}/{self.name}/"
         for membership in Path("/proc").glob("[0-9]*/cgroup"):
             with contextlib.suppress(OSError):
                 text = membership.read_text()
-                marker = f"/{CGROUP_PARENT}/{self.name}/"
-                if marker in text:
+                # One that has ended is there until its parent, the host's first process, looks for it.
+                if marker in text and _state(membership.parent) != "Z":
                     add(text.partition(marker)[2].split()[0].partition("/")[0], f"process {membership.parent.name}")
         return found
 
@@ -208,6 +209,10 @@ class Live:
         """Sandboxes that the store knows."""
         with self.api() as api:
             return {sandbox.id for sandbox in api.sandboxes.list()}
+
+
+def _state(process: Path) -> str:
+    return (process / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _role(words: list[str]) -> str:

@@ -203,25 +203,21 @@ def settle(stage: Stage) -> None:
         for session in api.sessions.list():
             if session.id not in mine and session.state != "ended":
                 api.sessions.end(session.id)
+        until("builds are over", lambda: not [b for b in api.builds.list() if b.state in ("queued", "running")])
     stage.deployment.filled(POOL, READY)
     stage.deployment.filled(REBUILT, 1)
-    with stage.deployment.api() as api:
-        until("builds are over", lambda: not [b for b in api.builds.list() if b.state in ("queued", "running")])
 
 
 def nothing_is_left_over(stage: Stage, api: Warmpool) -> None:
-    records = {record.id: record for record in api.sandboxes.list()}
-    holders = [record.session for record in records.values() if record.session is not None]
-    assert sorted(holders) == sorted(held.session for held in stage.held)
-    assert {held.machine for held in stage.held} <= records.keys()
-
     def agree() -> bool:
-        traces = stage.deployment.traces()
-        extra = {sandbox: what for sandbox, what in traces.items() if sandbox not in records}
-        assert not extra and set(traces) == set(records), extra or set(records) - set(traces)
+        traces, recorded = stage.deployment.traces(), stage.deployment.recorded()
+        extra = {sandbox: what for sandbox, what in traces.items() if sandbox not in recorded}
+        assert not extra and set(traces) == recorded, extra or recorded - set(traces)
         return True
 
     until("records and host agree", agree, within_s=30)
+    holders = {record.id: record.session for record in api.sandboxes.list() if record.session is not None}
+    assert holders == {held.machine: held.session for held in stage.held}
     pool = api.pools.get(POOL).counts
     assert (pool.claimed, pool.ready, pool.waiting) == (HELD, READY, 0)
 
