@@ -28,6 +28,7 @@ KEPT_RECORDS = 1000
 KEPT_FORGOTTEN = 10_000
 KEPT_HISTORY_BYTES = 12 * 1024 * 1024
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MAX_LIMIT = 2**53
 _SWEEP_S = 0.05
 _REHEARSAL = "(rehearsal)"  # no client can name it: see _ID
 
@@ -222,8 +223,8 @@ def check(spec: ExecStart) -> None:
         raise ProblemError(400, "bad_timeout", "grace_s is 0 to 300 seconds.")
     limits = spec.limits
     values = (limits.memory_bytes, limits.cpu_cores, limits.pids) if limits is not None else ()
-    if any(value is not None and value <= 0 for value in values):
-        raise ProblemError(400, "bad_limits", "A limit is above 0.")
+    if any(value is not None and not 0 < value < MAX_LIMIT for value in values):
+        raise ProblemError(400, "bad_limits", "A limit is above 0 and below 2^53.")
 
 
 def _forgotten(exec_id: str) -> ProblemError:

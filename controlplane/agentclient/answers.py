@@ -12,6 +12,14 @@ from controlplane.errors import Conflict, Denied, NotFound, Permanent, Retryable
 
 T = TypeVar("T")
 
+# What these mean is for the control plane to say: it ends builds, blames keys or collects images by them.
+_OURS = frozenset(
+    {
+        *("invalid_key", "over_quota", "store_unavailable", "fenced", "image_not_found"),
+        *("build_ended", "build_not_found", "session_ended", "session_not_found"),
+    }
+)
+
 
 def decode(payload: bytes, answer: type[T] | None, door: Door) -> T:
     """``payload`` as ``answer`` (None: nothing is expected). Permanent ``protocol_mismatch`` if it is not one."""
@@ -32,6 +40,8 @@ def problem(status: int, payload: bytes, door: Door) -> WarmpoolError:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         sent = Problem(code="sandbox_error", detail=f"Sandbox {door.sandbox} answered with status {status}.")
     code, detail, hint = sent.code[:80], sent.detail[:2000], sent.hint[:500]
+    if code in _OURS:
+        code = "sandbox_error"
     if status == 404:
         return NotFound(code, detail, hint=hint)
     if status == 409:

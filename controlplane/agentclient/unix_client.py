@@ -87,14 +87,14 @@ class UnixAgentClient:
     ) -> Bound:
         body = Bind(claim_id=session, tenant=tenant, env=dict(env), labels=dict(labels), now=self._clock.now())
         return await self._call(
-            door, None, "POST", "/v1/bind", Bound, body=msgspec.json.encode(body), timeout_s=self._bind_timeout_s
+            door, None, "POST", "/v1/bind", Bound, body=_encoded(body), timeout_s=self._bind_timeout_s
         )
 
     async def binding(self, door: Door) -> Binding:
         return await self._call(door, None, "GET", "/v1/binding", Binding)
 
     async def exec_start(self, door: Door, session: SessionId | None, start: ExecStart) -> ExecStatus:
-        return await self._call(door, session, "POST", "/v1/exec", ExecStatus, body=msgspec.json.encode(start))
+        return await self._call(door, session, "POST", "/v1/exec", ExecStatus, body=_encoded(start))
 
     async def exec_status(self, door: Door, session: SessionId | None, exec_id: str) -> ExecStatus:
         return await self._call(door, session, "GET", _exec(exec_id), ExecStatus)
@@ -124,7 +124,7 @@ class UnixAgentClient:
     async def exec_signal(
         self, door: Door, session: SessionId | None, exec_id: str, request: SignalRequest
     ) -> ExecStatus:
-        body = msgspec.json.encode(request)
+        body = _encoded(request)
         return await self._call(door, session, "POST", _exec(exec_id) + "/signal", ExecStatus, body=body)
 
     async def file_read(self, door: Door, session: SessionId | None, path: str) -> AsyncIterator[bytes]:
@@ -261,3 +261,11 @@ class UnixAgentClient:
 
 def _exec(exec_id: str) -> str:
     return "/v1/exec/" + quote(exec_id, safe="")
+
+
+def _encoded(message: msgspec.Struct) -> bytes:
+    """Permanent ``invalid_text`` for a text that no JSON can hold: it came from a caller."""
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError as error:
+        raise Permanent("invalid_text", "A text is not valid Unicode (a lone surrogate).") from error

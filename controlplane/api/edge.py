@@ -17,12 +17,15 @@ from controlplane.metrics import Metrics
 
 log = logging.getLogger(__name__)
 STARTED = "warmpool.started"
-_RAW_BODY = re.compile(r"/v1/sessions/[^/]+/(files|exec/[^/]+/stdin)")
+_FILES = re.compile(r"/v1/sessions/[^/]+/files")
+_STDIN = re.compile(r"/v1/sessions/[^/]+/exec/[^/]+/stdin")
+# Input is read whole before it goes on, and sandboxd takes no more than this at a time.
+MAX_STDIN_BYTES = 4 * 1024 * 1024
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Edge:
-    """``max_body_bytes`` for JSON, which is read whole; ``max_upload_bytes`` for raw bodies, which are streamed."""
+    """``max_body_bytes`` for JSON, which is read whole; ``max_upload_bytes`` for files, which are streamed."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, *, max_body_bytes: int, max_upload_bytes: int) -> None:
         self._app = app
@@ -44,7 +47,7 @@ class Edge:
                 self._metrics.answered(_method(scope), route_of(scope), status, time.monotonic() - started)
             await send(message)
 
-        limit = self._max_upload_bytes if _RAW_BODY.fullmatch(scope["path"]) else self._max_body_bytes
+        limit = self._limit_of(scope["path"])
         try:
             if _declared(scope) > limit:
                 raise BodyTooLarge(limit)
@@ -55,6 +58,11 @@ class Edge:
                 log.warning("answer of %s %s broke off: %s", _method(scope), route_of(scope), error)
                 raise
             await self._last_resort(scope, receive, sending, error)
+
+    def _limit_of(self, path: str) -> int:
+        if _FILES.fullmatch(path):
+            return self._max_upload_bytes
+        return min(MAX_STDIN_BYTES, self._max_upload_bytes) if _STDIN.fullmatch(path) else self._max_body_bytes
 
     async def _last_resort(self, scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
         if isinstance(error, BodyTooLarge):

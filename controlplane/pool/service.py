@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from controlplane.errors import NotFound, Permanent
@@ -108,8 +107,8 @@ def _check_sizes(pool: Pool) -> None:
         ("disk_bytes", resources.disk_bytes, 16 * MIB),
     )
     for name, value, least in checks:
-        if value is not None and not (math.isfinite(value) and least <= value < 2**53):
-            raise Permanent("invalid_resources", f"resources.{name} is {value:g}; the least is {least:g}.")
+        if value is not None and not least <= value < 2**53:
+            raise Permanent("invalid_resources", f"resources.{name} is {value!s:.40}; the least is {least:g}.")
 
 
 def _check_pin(ready: int | None, max_total: int) -> None:

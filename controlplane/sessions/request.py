@@ -107,8 +107,9 @@ def _check_resources(wish: ResourceWish) -> None:
         ("cpu_cores", wish.cpu_cores, 0.01),
     )
     for name, value, least in checks:
-        if value is not None and not (math.isfinite(value) and least <= value < 2**53):
-            raise Permanent("invalid_resources", f"resources.{name} is {value:g}; the least is {least:g}.")
+        # Comparing first: a whole number may be too long for a float, and then neither isfinite nor :g takes it.
+        if value is not None and not least <= value < 2**53:
+            raise Permanent("invalid_resources", f"resources.{name} is {value!s:.40}; the least is {least:g}.")
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:

@@ -6,7 +6,6 @@ refused before it is stored, since one unreadable record would make every later 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -32,9 +31,11 @@ def check(value: object, where: str) -> None:
     if value is None or isinstance(value, str | bool):
         return
     if isinstance(value, int | float):
-        if not math.isfinite(value) or not -MAX_NUMBER < value < MAX_NUMBER:
+        if not -MAX_NUMBER < value < MAX_NUMBER:
             raise Permanent(
-                "unstorable_value", f"{where} is {value}, which is not a number below 10^14.", hint="Use a smaller one."
+                "unstorable_value",
+                f"{where} is {value!s:.40}, which is not a number below 10^14.",
+                hint="Use a smaller one.",
             )
     elif is_dataclass(value):
         kind: Any = type(value)

@@ -137,8 +137,9 @@ def check_resources(resources: Resources) -> None:
         ("disk_bytes", resources.disk_bytes, 16 * MIB),
     )
     for name, value, least in checks:
-        if value is not None and not (math.isfinite(value) and least <= value < 2**53):
-            raise Permanent("invalid_resources", f"resources.{name} is {value:g}; the least is {least:g}.")
+        # Comparing first: a whole number may be too long for a float, and then neither isfinite nor :g takes it.
+        if value is not None and not least <= value < 2**53:
+            raise Permanent("invalid_resources", f"resources.{name} is {value!s:.40}; the least is {least:g}.")
 
 
 def check_seconds(value: float | None, name: str, code: str) -> None:

@@ -300,3 +300,10 @@ async def test_a_tree_is_ended_by_the_freezer_where_nothing_better_is(grouped: D
         result = await daemon.run(script, timeout_s=0.5, grace_s=0.1)
         assert (result.status.cgroup, result.status.reason) == ("v1", "timeout")
         assert alive_in_groups(grouped) == []
+
+
+@pytest.mark.parametrize("limits", ['{"cpu_cores": 1e308}', f'{{"memory_bytes": {2**53}}}', f'{{"pids": 1{"0" * 30}}}'])
+async def test_a_limit_that_no_machine_has_is_refused(daemon: Daemon, limits: str) -> None:
+    body = f'{{"id": "huge", "script": "true", "limits": {limits}}}'
+    answer = await daemon.call("POST", "/v1/exec", content=body.encode())
+    assert answer.status_code == 400, answer.text

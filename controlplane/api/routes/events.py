@@ -21,7 +21,8 @@ from controlplane.ids import TenantId
 from controlplane.model.events import Event
 
 router = APIRouter(prefix="/v1/events", tags=["events"])
-_POSITION = re.compile(r"\$|\d{1,20}(-\d{1,20})?")
+# Both numbers of an id have 64 bits; nineteen digits always fit.
+_POSITION = re.compile(r"\$|[0-9]{1,19}(-[0-9]{1,19})?")
 
 
 @router.get(

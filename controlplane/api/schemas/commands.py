@@ -12,7 +12,7 @@ from controlplane.api.schemas.common import In, Out, Size
 
 class ExecLimitsIn(In):
     memory_bytes: Size | None = None
-    cpu_cores: float | None = None
+    cpu_cores: float | None = Field(default=None, allow_inf_nan=False)
     pids: int | None = None
 
 
@@ -33,8 +33,9 @@ class ExecIn(In):
     env: dict[str, str] = Field(default_factory=dict)
     stdin: str | None = None
     stdin_open: bool = False
-    timeout_s: float | None = None
-    grace_s: float = 5.0
+    # NaN would reach the daemon as null, which means no limit.
+    timeout_s: float | None = Field(default=None, allow_inf_nan=False)
+    grace_s: float = Field(default=5.0, allow_inf_nan=False)
     limits: ExecLimitsIn | None = None
     background: bool = False
     user: Literal["agent", "root"] = "agent"
