@@ -110,9 +110,11 @@ def _api(settings: Settings, url: str) -> FastAPI:
 
 def parts(store: Store) -> tuple[Callable[[], Awaitable[Part]], ...]:
     async def leader() -> Part:
-        holder = await store.leader()
+        holder, compared = await store.leader(), await store.announced("scheduler")
         detail = holder or "no scheduler leads; start `warmpool scheduler`"
-        return Part(name="scheduler", ok=holder is not None, detail=detail)
+        if holder and not compared:
+            detail = f"{holder} compares records with what really runs"
+        return Part(name="scheduler", ok=bool(holder and compared), detail=detail)
 
     async def workers() -> Part:
         found = await store.announced("worker")

@@ -15,7 +15,7 @@ from controlplane.bootstrap import adapters
 from controlplane.clock import SystemClock
 from controlplane.configuration import deployment_secret, read_credentials, write_private
 from controlplane.errors import Denied, Retryable, WarmpoolError
-from controlplane.ids import SandboxId, TenantId
+from controlplane.ids import TenantId
 from controlplane.runtime.port import Capabilities, Runtime
 from controlplane.settings import Settings
 from controlplane.store.port import Store
@@ -144,36 +144,6 @@ async def examine(settings: Settings) -> Examination:
         missing_packages=missing_tools(),
         notes=host.notes,
     )
-
-
-async def destroy_everything(settings: Settings) -> int:
-    """Destroy every sandbox of this deployment, on whatever runtime; the number destroyed."""
-    host = adapters.host_config(settings)
-    runtimes: list[Runtime]
-    if settings.runtime.kind == "simulated":
-        runtimes = [adapters.simulated_runtime(settings)]
-    else:
-        runtimes = [adapters.local_runtime(settings, host), adapters.docker_runtime(settings, host)]
-    count = 0
-    for runtime in runtimes:
-        try:
-            if (await runtime.capabilities()).usable:
-                count += await _destroy_all(runtime)
-        finally:
-            await runtime.close()
-    return count
-
-
-async def _destroy_all(runtime: Runtime) -> int:
-    found = await runtime.list_sandboxes()
-    limit = asyncio.Semaphore(8)
-
-    async def destroy(sandbox: SandboxId) -> None:
-        async with limit:
-            await runtime.destroy(sandbox)
-
-    await asyncio.gather(*(destroy(sandbox.id) for sandbox in found))
-    return len(found)
 
 
 def write_api_address(path: Path, url: str) -> None:

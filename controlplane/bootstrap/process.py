@@ -12,7 +12,7 @@ from controlplane.settings import Settings
 def log_to_stderr(settings: Settings) -> None:
     level = settings.log_level.upper()
     logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for noisy in ("docker", "urllib3", "aiohttp.access", "rq.worker"):
+    for noisy in ("docker", "urllib3", "httpx", "httpcore", "rq.worker"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

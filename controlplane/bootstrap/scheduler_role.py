@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 
@@ -10,6 +11,7 @@ from controlplane.binding import Binder
 from controlplane.bootstrap import adapters, presence
 from controlplane.bootstrap.operator import keep_operator
 from controlplane.bootstrap.process import calm_garbage_collection, log_to_stderr
+from controlplane.errors import WarmpoolError
 from controlplane.forecast import Steady
 from controlplane.loops.applier import Applier, ApplyTimes
 from controlplane.loops.garbage import Garbage
@@ -23,6 +25,9 @@ from controlplane.observer import CountingObserver
 from controlplane.queue import RqQueue
 from controlplane.settings import Settings
 from controlplane.store.connection import connect_sync
+from controlplane.store.port import Store
+
+log = logging.getLogger(__name__)
 
 
 def run_scheduler(settings: Settings) -> None:
@@ -67,11 +72,12 @@ async def _schedule(settings: Settings) -> None:
         tick_s=settings.scheduler.tick_s,
         observer=observer,
     )
+    reality = Reality(store=store, runtime=runtime, agents=agents)
     reaper = Reaper(
         store=store,
         agents=agents,
         binder=binder,
-        reality=Reality(store=store, runtime=runtime, agents=agents),
+        reality=reality,
         garbage=Garbage(
             store=store,
             runtime=runtime,
@@ -83,14 +89,29 @@ async def _schedule(settings: Settings) -> None:
         times=ReaperTimes(compare_s=settings.scheduler.reap_s),
     )
     calm_garbage_collection()
+    announcing = asyncio.create_task(_announce(store, reality))
     try:
         await asyncio.gather(scheduler.run(stop), reaper.run(stop), keep_operator(settings, store, stop))
     finally:
+        announcing.cancel()
         await observer.settle()
         await queue.close()
         await agents.close()
         await runtime.close()
         await store.close()
+
+
+async def _announce(store: Store, reality: Reality) -> None:
+    """Say that this process is here, once records and reality were compared: after a restart of the machine the
+    store knows sandboxes that are gone, and no session should be sent to them."""
+    while True:
+        try:
+            await reality.compare()
+            break
+        except WarmpoolError as error:
+            log.warning("records are not compared with what runs yet: %s", error.message)
+            await asyncio.sleep(0.5)
+    await presence.announce(store, "scheduler", "{}")
 
 
 def _limits(settings: Settings) -> Limits:

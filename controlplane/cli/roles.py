@@ -43,7 +43,7 @@ def up(
 
 def down(state_dir: StateDir = None, config: Config = None, deployment: Deployment = None) -> None:
     """Destroy every sandbox of the deployment, attached ones too. For after an `up --keep-sandboxes`."""
-    from controlplane.bootstrap.operator import destroy_everything
+    from controlplane.bootstrap.clearing import destroy_everything
 
     chosen = _settings(state_dir, config, None, deployment, None, None, None)
     count = _run(destroy_everything(chosen))

@@ -22,6 +22,7 @@ import httpx
 
 from controlplane import configuration
 from controlplane.bootstrap import operator
+from controlplane.bootstrap.clearing import destroy_everything
 from controlplane.errors import Conflict, Permanent
 from controlplane.settings import Settings
 from controlplane.supervisor.process import Child, Role, tail
@@ -145,7 +146,7 @@ async def _stop(settings: Settings, children: list[Child], *, say: Say, keep_san
     others = [child for child in children if child.role.name != "valkey"]
     await asyncio.gather(*(child.stop() for child in others))
     if others and not keep_sandboxes:
-        count = await operator.destroy_everything(settings)
+        count = await destroy_everything(settings)
         say(f"removed {count} sandboxes")
     for child in valkey:
         await child.stop()

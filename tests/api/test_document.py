@@ -49,8 +49,10 @@ async def test_ready_names_the_part_that_is_missing(api: Api) -> None:
     assert (await bare.get("/healthz")).text == "ok\n"
     first = await bare.get("/readyz")
     assert first.status_code == 503
-    assert {p["name"]: p["ok"] for p in first.json()["parts"]} == {"store": True, "scheduler": True, "workers": False}
+    assert {p["name"]: p["ok"] for p in first.json()["parts"]} == {"store": True, "scheduler": False, "workers": False}
     await api.store.announce("worker", "w1", "{}", 60.0)
+    assert "compares records" in (await bare.get("/readyz")).text
+    await api.store.announce("scheduler", "s1", "{}", 60.0)
     assert (await bare.get("/readyz")).json()["ready"] is True
     await api.store.announce("worker", "w1", "{}", -1.0)
     assert (await bare.get("/readyz")).status_code == 503
