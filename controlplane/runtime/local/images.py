@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from controlplane.errors import Conflict, Permanent, Retryable
+from controlplane.errors import Conflict, Permanent, Retryable, WarmpoolError
 from controlplane.runtime.local import records
 from controlplane.runtime.local.idrange import IdRange, unpack
 from controlplane.runtime.local.process import run
 from controlplane.runtime.local.records import ImageRecord
 from controlplane.runtime.port import Image
+
+# Left for records, logs and what sandboxes that run write: with a full disk the store refuses every change.
+_RESERVE_BYTES = 64 << 20
 
 
 class ImageStore:
@@ -58,8 +61,14 @@ class ImageStore:
         unpacking process inherits it, so that after a crash of this one nobody works beside it."""
         scratch = self._folder / f".new-{ref}"
         shutil.rmtree(scratch, ignore_errors=True)
+        _check_space(self._folder, tar.stat().st_size, f"the base {ref}")
         (scratch / "layer").mkdir(parents=True)
-        await unpack(tar, scratch / "layer", self._ids, lock)
+        try:
+            await unpack(tar, scratch / "layer", self._ids, lock)
+        except WarmpoolError:
+            # On a full disk the store can't write either: nothing would come to clear it up later.
+            await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+            raise
         record = ImageRecord(
             ref=ref,
             parent=None,
@@ -132,10 +141,24 @@ async def _copy(upper: Path, layer: Path, lock: int) -> None:
     """A copy with owners, times, hard links, whiteouts and overlay's own attributes, put in place whole."""
     part = layer.with_name("layer.part")
     await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
+    _check_space(part.parent, await asyncio.to_thread(_size, upper), "a layer")
     code, output = await run(["cp", "--archive", "--", str(upper), str(part)], timeout_s=900, pass_fds=(lock,))
     if code != 0:
+        await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
         raise Retryable("disk_full", f"A layer could not be copied: {output.strip()[-500:]}", after_s=60)
     part.rename(layer)
+
+
+def _check_space(folder: Path, size_bytes: int, what: str) -> None:
+    """Raise Retryable ``disk_full`` before ``size_bytes`` more would take the last of what the store needs."""
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < size_bytes + _RESERVE_BYTES:
+        raise Retryable(
+            "disk_full",
+            f"There is not enough space in {folder} for {what}: it needs {size_bytes >> 20} MiB of {free_bytes >> 20}.",
+            after_s=60,
+            hint=f"Free {(size_bytes + _RESERVE_BYTES >> 20) + 1} MiB in the file system of the state folder.",
+        )
 
 
 def _size(layer: Path) -> int:
