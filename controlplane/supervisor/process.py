@@ -31,8 +31,10 @@ class Role:
 
 def _prepare(nice: int) -> None:
     os.nice(nice)
-    # The supervisor may be killed with -9; a role that outlived it would hold the port and the leader's lease.
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # The supervisor may be killed with -9. Roles that outlived it, even for as long as an orderly end takes, would
+    # meet those of the next one: two servers on one append-only file, and the old one removes the socket of the new.
+    # Every role may be killed at any step, so this is no loss.
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Child:
