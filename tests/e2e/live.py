@@ -94,15 +94,14 @@ class Live:
         return int(self._process.pid)
 
     def kill(self, role: str | None = None, signum: int = signal.SIGKILL) -> list[int]:
-        """Send a signal to the processes of a role; None: to all of them and their supervisor, at once."""
-        if role is not None:
-            found = [pid for pid, name in self.roles().items() if name == role]
-        else:
-            found = [self.pid, *self.roles()]
+        """Send a signal to the processes of a role, to the ``supervisor``, or (None) to all of them at once."""
+        found = [pid for pid, name in self.roles().items() if role in (None, name)]
+        if role in (None, "supervisor"):
+            found.insert(0, self.pid)
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
-        if role is None and signum == signal.SIGKILL:
+        if self.pid in found and signum == signal.SIGKILL:
             self._process.wait()
         return found
 

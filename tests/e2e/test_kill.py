@@ -6,6 +6,7 @@ The moments and victims are random; the seed is printed, and WARMPOOL_E2E_SEED r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -76,7 +77,7 @@ class Stage:
         """The session answers a new command, and its old one still runs as the same process."""
 
         def look() -> bool:
-            with connected_briefly(self.deployment, held.session) as sandbox:
+            with contextlib.closing(connected(self.deployment, held.session)) as sandbox:
                 assert sandbox.commands.run("echo alive", timeout=10).stdout == "alive\n"
                 status = sandbox.commands.connect(held.command).status()
                 assert (status.state, status.pid) == ("running", held.pid)
@@ -111,33 +112,11 @@ class Stage:
     def strike(self) -> str:
         """Kill something; what it was."""
         victim = self.dice.choice((*ROLES, *ROLES, "supervisor", "everything"))
-        if victim == "everything":
-            self.deployment.kill()
+        if victim in ("supervisor", "everything"):
+            self.deployment.kill("supervisor" if victim == "supervisor" else None)
             self.deployment.up()
-        elif victim == "supervisor":
-            os.kill(self.deployment.pid, 9)
-            self.deployment._process.wait()
-            self.deployment.up()
-        else:
-            killed = until(f"a {victim} runs", lambda: self.deployment.kill(victim))
-            victim += f" {killed}"
-        return victim
-
-
-def connected_briefly(deployment: Live, session: str) -> Sandbox:
-    """A connection that ends with the block, not the session."""
-    return _Connected(deployment, session)  # type: ignore[return-value]
-
-
-class _Connected:
-    def __init__(self, deployment: Live, session: str) -> None:
-        self._sandbox = connected(deployment, session)
-
-    def __enter__(self) -> Sandbox:
-        return self._sandbox
-
-    def __exit__(self, *_: object) -> None:
-        self._sandbox.close()
+            return victim
+        return f"{victim} {until(f'a {victim} runs', lambda: self.deployment.kill(victim))}"
 
 
 def free_port() -> int:
@@ -157,7 +136,11 @@ def stage(source: Source) -> Iterator[Stage]:
         state_folder() as folder,
         live(f"kill-{os.getpid()}", folder / "s", settings=settings) as deployment,
     ):
-        deployment.declare(POOL, min_ready=READY, max_total=HELD + READY + 1, repository=source.repository)
+        # With a disk limit there are loop devices to lose as well.
+        disk = {**SMALL, "disk_bytes": 128 << 20}
+        deployment.declare(
+            POOL, min_ready=READY, max_total=HELD + READY + 1, repository=source.repository, resources=disk
+        )
         deployment.declare(REBUILT, min_ready=1, max_total=2, setup=["echo 0"])
         deployment.filled(POOL, READY)
         deployment.filled(REBUILT, 1)

@@ -110,7 +110,7 @@ async def test_another_scheduler_leads_once_the_lease_is_over_and_no_pool_is_eve
     with second_scheduler(simulated) as second, simulated.api() as api:
         until("the second stands by", lambda: "stands by" in simulated.log("second"))
         # The supervisor and a scheduler that it would start must not be quicker than the one that stands by.
-        os.kill(simulated.pid, signal.SIGSTOP)
+        simulated.kill("supervisor", signal.SIGSTOP)
         try:
             (first,) = simulated.kill("scheduler")
             began = time.monotonic()
@@ -124,7 +124,7 @@ async def test_another_scheduler_leads_once_the_lease_is_over_and_no_pool_is_eve
                 crowd.append(len(await store.list_sandboxes(None)))
                 assert time.monotonic() - began < 30
         finally:
-            os.kill(simulated.pid, signal.SIGCONT)
+            simulated.kill("supervisor", signal.SIGCONT)
         until("the killed one is started again", lambda: simulated.kill("scheduler", 0))
         for sandbox in held:
             sandbox.kill()
