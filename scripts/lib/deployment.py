@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -12,6 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class DeploymentFailed(Exception):
@@ -61,7 +65,20 @@ def start(
     command = [sys.executable, "-m", "controlplane.cli", "up", "--state-dir", str(state_dir)]
     command += ["--deployment", name, *(["--keep-sandboxes"] if keep_sandboxes else [])]
     with (state_dir / "up.log").open("w") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True, start_new_session=True)
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+
+
+def end_with_parent() -> None:
+    """For a child, before its program starts: when this process dies, however, the child gets SIGTERM."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def wait_until_up(process: subprocess.Popen[str], credentials: Path, timeout_s: float) -> dict[str, str]:

@@ -1,53 +1,121 @@
-# Sourced by the scripts: system packages, a Python of 3.11 or newer, the venv. Says what it does; quiet when done.
+# Sourced by the scripts, in the repository's folder: system packages, a Python of 3.11 or newer, the venv.
+# Says what it does and how far it is; says nothing when nothing is to be done.
 
 say() { printf '==> %s\n' "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
+trap 'stop_following; exit 130' INT
+trap 'stop_following; exit 143' TERM HUP
+
+# set_up EXTRA PACKAGE…: the packages, and the venv with that extra ('' for none); one script at a time in a clone.
+set_up() {
+    local extra=$1; shift
+    exec 9<.
+    flock --nonblock 9 || { say "waiting for another script that sets up this folder"; flock 9; }
+    [ -n "${PYTHON:-}" ] || usable_venv || find_python >/dev/null || set -- "$@" python3 python3-venv
+    need_packages "$@"
+    need_venv "$extra"
+    exec 9<&-
+}
+
 package_missing() { ! dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed'; }
+
+missing_packages() {
+    local name
+    command -v dpkg-query >/dev/null || fail "this script sets up Debian and its relatives; elsewhere install: $*"
+    for name in "$@"; do if package_missing "$name"; then printf '%s ' "$name"; fi; done
+}
 
 # need_packages NAME…: install what is missing, as root; otherwise say which and stop.
 need_packages() {
-    local missing=() name
-    command -v dpkg-query >/dev/null || fail "this script sets up Debian and its relatives; elsewhere install: $*"
-    for name in "$@"; do package_missing "$name" && missing+=("$name"); done
+    local missing
+    missing=$(missing_packages "$@") || exit
+    read -ra missing <<<"$missing"
     [ ${#missing[@]} -eq 0 ] && return 0
-    [ "$(id -u)" = 0 ] || fail "missing packages; run: sudo apt-get install ${missing[*]}"
-    say "installing ${missing[*]}"
-    local log; log=$(mktemp)
-    apt-get -q update >"$log" 2>&1 || { cat "$log" >&2; fail "apt-get update failed"; }
-    DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1 \
-        || { cat "$log" >&2; fail "apt-get install failed"; }
-    rm -f "$log"
+    [ "$(id -u)" = 0 ] || fail "packages are missing; run this as root, then the script again:
+    apt-get install --no-install-recommends ${missing[*]}"
+    say "installing Debian packages: ${missing[*]}"
+    # Another apt may be at work, on a new machine above all.
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300)
+    quietly "${apt[@]}" update || fail "apt-get update failed: does this machine reach its package mirror?"
+    quietly "${apt[@]}" install --no-install-recommends "${missing[@]}" || fail "apt-get could not install the packages"
 }
 
-# A Python of 3.11 or newer that can make a venv.
+good_python() { "$1" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+# A Python of 3.11 or newer that can make a venv: $PYTHON where that is set, else the newest.
 find_python() {
     local candidate
-    for candidate in "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
-        [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
-        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
-        "$candidate" -c 'import ensurepip, venv' 2>/dev/null || continue
-        command -v "$candidate"
-        return 0
+    for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
+        if good_python "$candidate"; then command -v "$candidate"; return; fi
     done
     return 1
 }
 
-# need_venv [EXTRA]: .venv with the server and the SDK, again when either's pyproject.toml changed.
+# need_venv [EXTRA]: .venv with the server and the SDK, again when what it was made of has changed.
 need_venv() {
     local extra=${1:-} stamp want python
     want=$(cat pyproject.toml agents/sdk/pyproject.toml | sha256sum | cut -c1-16)
-    stamp=.venv/.warmpool-${extra:-run}
-    [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return 0
-    if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        python=$(find_python) || { need_packages python3 python3-venv; python=$(find_python); } \
-            || fail "no Python of 3.11 or newer with venv was found; set PYTHON to one"
+    if ! usable_venv; then
+        python=$(find_python) || fail "${PYTHON:-what is installed} is no Python of 3.11 or newer with venv: set PYTHON to one"
         say "making .venv with $("$python" --version)"
         rm -rf .venv
-        "$python" -m venv .venv
+        "$python" -m venv .venv || fail "$python could not make .venv"
     fi
-    say "installing Warmpool into .venv"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-        -e ".${extra:+[$extra]}" -e agents/sdk || fail "pip could not install Warmpool"
-    echo "$want" >"$stamp"
+    for stamp in .venv/.warmpool-{dev,"$extra"}; do
+        [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return 0
+    done
+    say "installing Warmpool and what it needs into .venv"
+    quietly .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off \
+        -e ".${extra:+[$extra]}" -e agents/sdk || fail "pip could not install Warmpool: does it reach the package index?"
+    echo "$want" >".venv/.warmpool-$extra"
+}
+
+# Whether .venv works, was made in this folder (its programs name it), and is of the Python that PYTHON asks for.
+usable_venv() {
+    .venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+        && grep -qsF "$(pwd -P)/.venv/" .venv/bin/pip \
+        && [ "$(.venv/bin/python --version)" = "$("${PYTHON:-.venv/bin/python}" --version 2>/dev/null)" ]
+}
+
+# quietly COMMAND…: show only how far it is while it runs; all of its output if it fails. Its exit code.
+quietly() {
+    local log code=0
+    log=$(mktemp)
+    follow "$log" & follower=$!
+    # Without the lock, which a daemon that a package starts would keep.
+    "$@" >"$log" 2>&1 </dev/null 9<&- || code=$?
+    stop_following
+    [ "$code" = 0 ] || cat "$log" >&2
+    rm -f "$log"
+    return "$code"
+}
+
+follower=
+stop_following() {
+    [ -z "$follower" ] || { kill "$follower" && wait "$follower"; } 2>/dev/null || true
+    follower=
+}
+
+# follow LOG: its last line and the seconds so far; on one line of a terminal, else a line each 10 s.
+follow() {
+    local columns every=10 began=$SECONDS line none
+    if [ -t 2 ]; then
+        columns=$(stty size <&2 2>/dev/null | cut -d' ' -f2)
+        [ "${columns:-0}" -gt 20 ] || columns=80
+        every=1
+        trap 'printf "\r\033[K" >&2; exit' TERM
+    fi
+    # Reads from it wait in vain: a pause without a process that could outlive this one.
+    exec {none}<> <(:)
+    while ! read -r -t "$every" -u "$none" _; do
+        kill -0 "$$" 2>/dev/null || exit
+        line=$(tail -c 400 "$1" | tr -s '\r\t ' ' ' | tail -n 1)
+        if [ -t 2 ]; then
+            line="    $((SECONDS - began)) s  $line"
+            printf '\r\033[K%s' "${line:0:columns - 1}" >&2
+        else
+            printf '    %d s  %s\n' "$((SECONDS - began))" "${line:0:70}" >&2
+        fi
+    done
 }
