@@ -33,7 +33,9 @@ _LONGEST_OPTIONS = 4000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a sandbox is assembled from. ``layers``: lower directories, the uppermost first. ``cgroup``: its
-    path below each hierarchy's root. ``ca_bundle``: a PEM file of the host to trust inside, or None."""
+    path below each hierarchy's root. ``ca_bundle``: a PEM file of the host to trust inside, or None.
+    ``lock``: the sandbox's, which every process started here inherits: after a crash of this one, nobody may
+    take the sandbox apart, or put it together anew, while one of them still works on its files."""
 
     spec: SandboxSpec
     place: SandboxPlace
@@ -44,6 +46,7 @@ class Parts:
     agent: Path
     argv: tuple[str, ...]
     ca_bundle: Path | None
+    lock: int
     now: float
 
 
@@ -120,7 +123,7 @@ def _limit_disk(parts: Parts, size: int) -> None:
     """A sparse file with an ext4 of ``size`` bytes as ``data``. Raises Permanent ``limit_not_held``."""
     image = parts.place.disk_image
     try:
-        make_disk_image(image, size)
+        make_disk_image(image, size, parts.lock)
         kernel.mount_image(image, parts.place.data)
         parts.place.data.chmod(0o711)
     except OSError as error:
@@ -135,13 +138,15 @@ def _limit_disk(parts: Parts, size: int) -> None:
             ) from error
 
 
-def make_disk_image(image: Path, size: int) -> None:
-    """A sparse file of ``size`` bytes with an empty ext4. Raises OSError."""
+def make_disk_image(image: Path, size: int, lock: int) -> None:
+    """A sparse file of ``size`` bytes with an empty ext4. ``lock``: inherited by mkfs. Raises OSError."""
     with image.open("xb") as file:
         file.truncate(size)
     # No journal: a sandbox does not outlive a crash of its host.
     argv = ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=1"]
-    done = subprocess.run([*argv, str(image)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*argv, str(image)], capture_output=True, text=True, timeout=60, check=False, pass_fds=(lock,)
+    )
     if done.returncode != 0:
         raise OSError(errno.EIO, f"mkfs.ext4: {done.stderr.strip()[:200]}", str(image))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.errors import Permanent, Retryable
+from controlplane.runtime.local import kernel
 from controlplane.runtime.local.process import run
 from controlplane.runtime.local.records import SandboxPlace, StartedRecord
 
@@ -33,7 +34,7 @@ class OciRuntime:
         """
         argv = [
             *("/bin/sh", "-c", _HAND_OVER, "sh"),
-            *(self.binary, "--root", str(self.state), "run", "--detach", "--preserve-fds", "1"),
+            *(self.binary, "--root", str(self.state), "run", "--detach", "--preserve-fds", "1", *self._keyring()),
             *("--pid-file", str(place.pid_file), "--bundle", str(place.bundle), sandbox),
         ]
         # Above the numbers that the shell and the runtime give out themselves.
@@ -46,8 +47,23 @@ class OciRuntime:
             os.close(held)
         started = started_record(place.pid_file) if code == 0 else None
         if started is None:
-            raise start_failed(self.binary, place.console.read_text(errors="replace")[-1500:].strip())
+            raise start_failed(self.binary, last_of(place.console))
         return started
+
+    def _keyring(self) -> list[str]:
+        """A keyring that the runtime makes is owned by the sandbox's root, a uid of the host that all sandboxes
+        have in common: at 200 of them the quota of keys is used up and nothing starts any more. So the sandbox
+        inherits one of ours: empty, its own, and out of its reach by seccomp."""
+        if Path(self.binary).name in ("runc", "crun") and kernel.join_fresh_keyring():
+            return ["--no-new-keyring"]
+        return []
+
+
+def last_of(console: Path, size: int = 1500) -> str:
+    """The end of what was written to the console, which a program in the sandbox may have made very long."""
+    with console.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read(size).decode(errors="replace").strip()
 
 
 def start_failed(binary: str, output: str) -> Exception:

@@ -88,10 +88,10 @@ async def capabilities(given: ProbeInput) -> Capabilities:
     binary = choose_binary(given.oci_runtime)
     _, version = await run([binary, "--version"], timeout_s=_TRIAL_TIMEOUT_S)
     try:
-        with _trying(given):
+        with _trying(given) as lock:
             facts = await _trial(given, binary, docker=False)
             engine = await _trial(given, binary, docker=True)
-            disk = await asyncio.to_thread(_disk_limit, given)
+            disk = await asyncio.to_thread(_disk_limit, given, lock)
     except (WarmpoolError, OSError) as error:
         reason = f"A trial container did not start: {error}"
         fix = f"Make `{binary} run` work on this host."
@@ -175,11 +175,11 @@ def _isolation(facts: set[str]) -> Iterator[Held]:
         yield Held(name=name, held=held, how=text if held else "", fix="" if held else "Not held by a trial here.")
 
 
-def _disk_limit(given: ProbeInput) -> Held:
+def _disk_limit(given: ProbeInput, lock: int) -> Held:
     place = SandboxPlace.at(given.places.root / f"probe-{os.getpid()}-disk")
     try:
         place.data.mkdir(parents=True)
-        assembly.make_disk_image(place.disk_image, 16 * MIB)
+        assembly.make_disk_image(place.disk_image, 16 * MIB, lock)
         kernel.mount_image(place.disk_image, place.data)
         return Held(name="disk", held=True, how="a sized ext4 image per sandbox (loop device)")
     except OSError as error:
@@ -194,14 +194,15 @@ def _disk_limit(given: ProbeInput) -> Held:
 
 
 @contextlib.contextmanager
-def _trying(given: ProbeInput) -> Iterator[None]:
-    """Held while trials run. Who finds that nobody else tries clears up what killed ones have left."""
+def _trying(given: ProbeInput) -> Iterator[int]:
+    """Held while trials run; yields the lock's descriptor. Who finds that nobody else tries clears up what
+    killed ones have left."""
     with (given.places.locks / "probe.lock").open("w") as lock:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _clear_trials(given)
         fcntl.flock(lock, fcntl.LOCK_SH)
-        yield
+        yield lock.fileno()
 
 
 def _clear_trials(given: ProbeInput) -> None:

@@ -158,6 +158,7 @@ class LocalRuntime:
                     agent=agent,
                     argv=self._options.agent_argv,
                     ca_bundle=self._options.ca_bundle,
+                    lock=lock,
                     now=time.time(),
                 )
                 door = await asyncio.to_thread(assembly.assemble, parts)

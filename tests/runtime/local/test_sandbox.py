@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -166,6 +168,35 @@ async def test_killed_at_any_moment_the_next_call_sets_things_right(
             assert (await sh(await create(sandbox), "echo well")).text == "well\n"
     await runtime.destroy(sandbox)
     assert traces(sandbox) == []
+
+
+_SLOW_MKFS = """#!/bin/sh
+echo begun >{folder}/begun
+sleep 1
+{mkfs} "$@"
+touch {folder}/ended
+"""
+
+
+async def test_a_disk_that_a_killed_process_was_making_is_not_touched_before_it_is_done(
+    runtime: LocalRuntime, state_dir: Path, base_ref: str, create: Create, tmp_path: Path
+) -> None:
+    slow = tmp_path / "mkfs.ext4"
+    slow.write_text(_SLOW_MKFS.format(folder=tmp_path, mkfs=shutil.which("mkfs.ext4")))
+    slow.chmod(0o755)
+    os.mkfifo(tmp_path / "begun")
+    sandbox = new_sandbox_id()
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _CREATE_FOREVER, str(state_dir), base_ref, sandbox),
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert await asyncio.to_thread((tmp_path / "begun").read_text) == "begun\n"
+    child.kill()
+    await child.wait()
+    made = await create(sandbox, resources=Resources(memory_bytes=256 * MIB, disk_bytes=32 * MIB))
+    assert (tmp_path / "ended").exists()
+    assert (await sh(made, "echo kept >/workspace/file; cat /workspace/file")).text == "kept\n"
 
 
 _COMMIT = """
