@@ -35,6 +35,12 @@ _OPTIONS = (
 )
 # Files of a recipe's folder beside the lock that the result depends on.
 _PARTS = ("prepare", "customize", "dpkg.cfg")
+# As root mmdebstrap mounts into the tree it makes. In namespaces of its own, which end with whoever asked, a killed
+# build leaves neither processes nor mounts.
+_CONTAINED = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--mount-proc", "--pid", "--fork", "--kill-child"),
+)
 # Of the installation, between two lines of progress.
 _PROGRESS_PERCENT = 20
 _NEEDED = {"mmdebstrap": "mmdebstrap", "dpkg-deb": "dpkg", APT_HELPER: "apt"}
@@ -189,9 +195,11 @@ async def _build(job: _Job, progress: Callable[[str], None]) -> None:
 
 async def _mmdebstrap(job: _Job, scratch: Path, progress: Callable[[str], None]) -> None:
     (scratch / "tmp").mkdir(mode=0o755)
+    root = os.geteuid() == 0
     argv = [
+        *(_CONTAINED if root else ()),
         "mmdebstrap",
-        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+        f"--mode={'root' if root else 'unshare'}",
         f"--architectures={job.lock.arch}",
         *_OPTIONS,
         f"--dpkgopt={job.folder / 'dpkg.cfg'}",

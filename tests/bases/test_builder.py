@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
@@ -184,11 +185,46 @@ async def test_the_same_lock_gives_the_same_digest_and_is_built_once(tmp_path: P
 
     second = tmp_path / "second"
     shutil.copytree(first / "debs", second / "debs")
+    await kill_while_it_installs(second, images)
     again = await ensure_base("debian12", cache_dir=second, images_dir=images, progress=builds.append)
     assert again.digest == one.digest
     assert sorted(path.name for path in (first / "bases").iterdir()) == sorted(
         path.name for path in (second / "bases").iterdir()
     )
+
+
+async def kill_while_it_installs(cache: Path, images: Path) -> None:
+    """kill -9 of a builder; passes when no process and no mount of its is left."""
+    script = (
+        "import asyncio, sys; from pathlib import Path; from controlplane.bases.builder import ensure_base\n"
+        "cache, images = map(Path, sys.argv[1:])\n"
+        "say = lambda line: print(line, flush=True)\n"
+        "asyncio.run(ensure_base('debian12', cache_dir=cache, images_dir=images, progress=say))"
+    )
+    builder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, str(cache), str(images)), stdout=asyncio.subprocess.PIPE
+    )
+    assert builder.stdout is not None
+    async for line in builder.stdout:
+        if line.startswith(b"installed 20 %"):
+            break
+    assert left_of(cache) != []
+    builder.kill()
+    await builder.wait()
+    async with asyncio.timeout(20):
+        while left_of(cache):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+def left_of(cache: Path) -> list[str]:
+    """Command lines of processes, and mounts, that name the folder."""
+    found = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(cache) in line]
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(cache) in line and int(process.name) != os.getpid():
+                found.append(line)
+    return found
 
 
 def assert_lean(tar: Path) -> None:
