@@ -42,6 +42,9 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("\nInterrupted; nothing is left running.")
         return 130
+    except CannotStart as error:
+        console.print(str(error), markup=False, soft_wrap=True)
+        return 1
     except (DeploymentFailed, SandboxException, RuntimeError, OSError) as error:
         console.print("[red]It did not work.[/]")
         console.print(str(error).strip(), markup=False, soft_wrap=True)
@@ -51,18 +54,22 @@ def main() -> int:
     return 0
 
 
+class CannotStart(Exception):
+    """Nothing has been tried; the text says what to do."""
+
+
 @contextlib.contextmanager
 def alone(state: Path) -> Iterator[None]:
-    """Hold the state folder, with room in it; RuntimeError says why not."""
+    """Hold the state folder, with room in it. Raises CannotStart."""
     state.mkdir(parents=True, exist_ok=True, mode=0o711)
     with (state / "quickstart.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RuntimeError(f"Another quickstart is at work on {state}: wait until it has ended.") from None
+            raise CannotStart(f"Another quickstart is at work on {state}: wait until it has ended.") from None
         free = shutil.disk_usage(state).free
         if free < FIRST_RUN_BYTES and not (state / "cache" / "bases").exists():
-            raise RuntimeError(
+            raise CannotStart(
                 f"{state} has {free / 2**30:.1f} GiB free, and a first run needs {FIRST_RUN_BYTES / 2**30:.0f}.\n"
                 "Make room there, or name a folder on a larger disk: XDG_STATE_HOME=/path scripts/quickstart"
             )
