@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -88,6 +89,16 @@ class Live:
     def stop(self) -> None:
         if self._process is not None:
             _script.stop(self._process)
+
+    def down(self) -> None:
+        """Destroy every sandbox of a deployment that was stopped or killed."""
+        command = [sys.executable, "-m", "controlplane.cli", "down", "--state-dir", str(self.folder)]
+        command += ["--deployment", self.name]
+        environment = {**os.environ, **self.environment}
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+        for group in sorted(Path("/sys/fs/cgroup").glob(f"**/{CGROUP_PARENT}/{self.name}/")):
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
     @property
     def pid(self) -> int:
@@ -225,14 +236,6 @@ def _role(words: list[str]) -> str:
     return "api" if named == "serve" else named
 
 
-def remove_groups(name: str) -> None:
-    """The deployment's own control groups, empty once its sandboxes are gone."""
-    groups = sorted(Path("/sys/fs/cgroup").glob(f"**/{CGROUP_PARENT}/{name}/"), key=lambda path: -len(path.parts))
-    for group in groups:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-
-
 @contextlib.contextmanager
 def state_folder() -> Iterator[Path]:
     """Short, since it holds sockets, and passable for the root of a sandbox."""
@@ -253,7 +256,8 @@ def live(name: str, folder: Path, **how: Any) -> Iterator[Live]:
         yield made.up()
     finally:
         made.stop()
-        remove_groups(name)
+        if made.traces():
+            made.down()
 
 
 def connected(deployment: Live, session: str) -> Sandbox:

@@ -110,13 +110,16 @@ class Stage:
         return thread
 
     def strike(self) -> str:
-        """Kill something; what it was."""
+        """Kill something, now and then several things at once; what it was."""
         victim = self.dice.choice((*ROLES, *ROLES, "supervisor", "everything"))
         if victim in ("supervisor", "everything"):
             self.deployment.kill("supervisor" if victim == "supervisor" else None)
             self.deployment.up()
             return victim
-        return f"{victim} {until(f'a {victim} runs', lambda: self.deployment.kill(victim))}"
+        victims = {victim, *self.dice.sample(ROLES, self.dice.choice((0, 0, 1, 2)))}
+        for role in sorted(victims):
+            until(f"a {role} runs", lambda role=role: self.deployment.kill(role))  # type: ignore[misc]
+        return " and ".join(sorted(victims))
 
 
 def free_port() -> int:

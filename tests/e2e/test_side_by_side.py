@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from controlplane.store.redis_store import RedisStore
-from tests.e2e.live import Live, connected, live, remove_groups, state_folder, until
+from tests.e2e.live import Live, connected, live, state_folder, until
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -28,8 +28,7 @@ def neighbour(shared: Live) -> Iterator[Live]:
             yield made.up()
         finally:
             made.stop()
-            subprocess.run(down(made), check=True, capture_output=True, timeout=60)
-            remove_groups(made.name)
+            made.down()
 
 
 @pytest.mark.real
@@ -47,7 +46,7 @@ def test_two_deployments_on_one_host_and_one_store_leave_each_other_alone(shared
     kept = neighbour.recorded()
     neighbour.stop()
     assert set(neighbour.traces()) == kept
-    subprocess.run(down(neighbour), check=True, capture_output=True, timeout=60)
+    neighbour.down()
     assert neighbour.traces() == {}
     assert connected(shared, held.id).commands.run("echo alive").stdout == "alive\n"
     assert shared.recorded() == before == set(shared.traces())
@@ -61,11 +60,6 @@ def nothing_is_shared(one: Live, other: Live, others_session: str) -> None:
         deployment.filled("twin", 1)
         assert set(deployment.traces()) == deployment.recorded()
     assert not one.recorded() & other.recorded()
-
-
-def down(deployment: Live) -> list[str]:
-    command = [sys.executable, "-m", "controlplane.cli", "down", "--state-dir", str(deployment.folder)]
-    return ["env", *(f"{k}={v}" for k, v in deployment.environment.items()), *command, "--deployment", deployment.name]
 
 
 # -- schedulers
