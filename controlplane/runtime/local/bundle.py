@@ -29,10 +29,11 @@ _HOOK_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # one owner together: without a share of its own, one sandbox could leave no inotify instance, pending signal or
 # message queue to any other, nor to the host's root. $p: the first process; the state comes as JSON.
 _SHARES = r"""
-s=$(tr -d ' \n\t'); p=${s#*'"pid":'}; p=${p%%[!0-9]*}
-cd /proc/sys/fs/inotify
-export p i=$(($(cat max_user_instances) / 8)) w=$(($(cat max_user_watches) / 8))
-[ "$i" -ge 16 ] || i=16
+while read -r line; do s="$s$line"; done; [ -z "$line" ] || s="$s$line"
+p=${s#*'"pid":'}; p=${p# }; p=${p%%[!0-9]*}
+read -r i </proc/sys/fs/inotify/max_user_instances; read -r w </proc/sys/fs/inotify/max_user_watches
+i=$((i / 8)) w=$((w / 8)); [ "$i" -ge 16 ] || i=16
+export p i w
 exec nsenter --user="/proc/$p/ns/user" sh -c '
   echo "$i" >/proc/sys/user/max_inotify_instances
   echo "$w" >/proc/sys/user/max_inotify_watches
