@@ -60,6 +60,7 @@ class Holder:
             bound_at=self._bound_at,
             last_activity_at=self._used_at,
             running=running,
+            proof=held.proof if held else "",
         )
 
     def _correct_clock(self, now: float) -> None:

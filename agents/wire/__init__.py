@@ -43,7 +43,7 @@ from agents.wire.messages import (
     Ready,
     SignalRequest,
 )
-from agents.wire.token import TokenError, mint, sandbox_key, verify
+from agents.wire.token import TokenError, binding_proof, mint, sandbox_key, verify
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -63,6 +63,7 @@ __all__ = [
     "Ready",
     "SignalRequest",
     "TokenError",
+    "binding_proof",
     "mint",
     "sandbox_key",
     "verify",

@@ -31,10 +31,12 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known only at claim time. ``claim_id`` is the session's id; ``now`` corrects a stale clock."""
+    """What is known only at claim time. ``claim_id`` is the session's id; ``now`` corrects a stale clock;
+    ``proof`` is kept for the control plane (see ``token.binding_proof``)."""
 
     claim_id: str
     tenant: str
+    proof: str = ""
     env: dict[str, str] = {}
     labels: dict[str, str] = {}
     now: float
@@ -47,7 +49,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """Which session holds the sandbox; ``claim_id`` None means none so far. Never holds env values."""
+    """Which session holds the sandbox; ``claim_id`` None means none so far. Never holds env values.
+    ``proof`` as it came with the bind."""
 
     sandbox_id: str
     claim_id: str | None
@@ -56,6 +59,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     bound_at: float | None
     last_activity_at: float
     running: int
+    proof: str = ""
 
 
 class ExecLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,6 +21,13 @@ def sandbox_key(deployment_secret: bytes, sandbox_id: str) -> bytes:
     return hmac.digest(deployment_secret, b"sandboxd\n" + sandbox_id.encode(), hashlib.sha256)
 
 
+def binding_proof(deployment_secret: bytes, sandbox_id: str, claim_id: str, tenant: str) -> str:
+    """Comes with a bind and is given back with the binding: whoever took over a sandbox can say that another
+    session holds it, but not prove it. Only the control plane can make or check it."""
+    text = f"binding\n{sandbox_id}\n{claim_id}\n{tenant}"
+    return hmac.digest(deployment_secret, text.encode(), hashlib.sha256).hex()
+
+
 def mint(key: bytes, sandbox_id: str, subject: str, expires_at: float) -> str:
     expires = str(int(expires_at))
     return f"{subject}.{expires}.{_mac(key, sandbox_id, subject, expires)}"

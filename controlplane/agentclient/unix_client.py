@@ -8,6 +8,7 @@ Tokens are minted per call: two HMACs take 3 µs, less than keeping and expiring
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -30,6 +31,7 @@ from agents.wire import (
     Hello,
     Ready,
     SignalRequest,
+    binding_proof,
     mint,
     sandbox_key,
 )
@@ -85,13 +87,29 @@ class UnixAgentClient:
     async def bind(
         self, door: Door, session: SessionId, tenant: str, env: Mapping[str, str], labels: Mapping[str, str]
     ) -> Bound:
-        body = Bind(claim_id=session, tenant=tenant, env=dict(env), labels=dict(labels), now=self._clock.now())
+        body = Bind(
+            claim_id=session,
+            tenant=tenant,
+            proof=binding_proof(self._secret, door.sandbox, session, tenant),
+            env=dict(env),
+            labels=dict(labels),
+            now=self._clock.now(),
+        )
         return await self._call(
             door, None, "POST", "/v1/bind", Bound, body=_encoded(body), timeout_s=self._bind_timeout_s
         )
 
     async def binding(self, door: Door) -> Binding:
-        return await self._call(door, None, "GET", "/v1/binding", Binding)
+        """Permanent ``binding_not_proven`` when a session is named that this deployment did not bind to it."""
+        found = await self._call(door, None, "GET", "/v1/binding", Binding)
+        if found.claim_id is not None:
+            proof = binding_proof(self._secret, door.sandbox, found.claim_id, found.tenant or "")
+            if not hmac.compare_digest(proof.encode(), found.proof.encode()):
+                raise Permanent(
+                    "binding_not_proven",
+                    f"Sandbox {door.sandbox} says that session {found.claim_id[:80]!r} holds it, and can't prove it.",
+                )
+        return found
 
     async def exec_start(self, door: Door, session: SessionId | None, start: ExecStart) -> ExecStatus:
         return await self._call(door, session, "POST", "/v1/exec", ExecStatus, body=_encoded(start))

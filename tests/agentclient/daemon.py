@@ -23,6 +23,7 @@ from starlette.routing import Route
 from agents.wire import (
     PROTOCOL_VERSION,
     Bind,
+    Binding,
     Bound,
     EventPage,
     ExecEvent,
@@ -56,6 +57,7 @@ class Daemon:
         self.lines: list[bytes] = []
         self.claim: str | None = None
         self.binds = 0
+        self.held: Binding | None = None
         self.subjects: list[str] = []
         self.files: dict[str, bytes] = {}
         self.stdin: list[tuple[bytes, bool]] = []
@@ -66,6 +68,7 @@ class Daemon:
             routes=[
                 Route("/v1/hello", self.hello),
                 Route("/v1/bind", self.bind, methods=["POST"]),
+                Route("/v1/binding", self.binding),
                 Route("/v1/exec", self.exec, methods=["POST"]),
                 Route("/v1/exec/{id}/events", self.events),
                 Route("/v1/exec/{id}/stream", self.stream),
@@ -96,8 +99,21 @@ class Daemon:
         if self.claim not in (None, bind.claim_id):
             return refuse(409, "already_bound")
         first, self.claim = self.claim is None, bind.claim_id
+        self.held = Binding(
+            sandbox_id=self.sandbox,
+            claim_id=bind.claim_id,
+            tenant=bind.tenant,
+            labels=bind.labels,
+            bound_at=1.0,
+            last_activity_at=1.0,
+            running=0,
+            proof=bind.proof,
+        )
         self.binds += 1
         return answer(Bound(claim_id=bind.claim_id, first=first, bound_at=time.time()))
+
+    async def binding(self, request: Request) -> Response:
+        return answer(self.held)
 
     async def exec(self, request: Request) -> Response:
         subject = self.subject(request)

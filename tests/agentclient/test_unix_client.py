@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agents.wire import ExecStart
@@ -82,6 +83,25 @@ async def test_bind_is_idempotent_and_a_second_claim_is_refused(
     with pytest.raises(Conflict) as refused:
         await client.bind(door, SessionId("se-2"), "acme", {}, {})
     assert refused.value.code == "already_bound"
+
+
+async def test_a_sandbox_can_name_only_the_session_that_was_bound_to_it(
+    client: UnixAgentClient, door: Door, daemon: Daemon
+) -> None:
+    await client.bind(door, SESSION, "acme", {}, {"a": "b"})
+    held = await client.binding(door)
+    assert (held.claim_id, held.tenant, held.labels) == (SESSION, "acme", {"a": "b"})
+    for claim_id, tenant, proof in (
+        ("se-2", "acme", held.proof),
+        (SESSION, "other", held.proof),
+        (SESSION, "acme", ""),
+    ):
+        daemon.held = msgspec.structs.replace(held, claim_id=claim_id, tenant=tenant, proof=proof)
+        with pytest.raises(Permanent) as caught:
+            await client.binding(door)
+        assert caught.value.code == "binding_not_proven"
+    daemon.held = msgspec.structs.replace(held, claim_id=None, tenant=None, proof="")
+    assert (await client.binding(door)).claim_id is None
 
 
 async def test_calls_speak_for_their_session_and_only_as_the_system_when_asked(
