@@ -106,6 +106,18 @@ def kill(found: Hierarchies, path: str) -> None:
         pause_s = min(pause_s * 2, 0.02)
 
 
+def flooding(found: Hierarchies, path: str, many: int) -> int | None:
+    """How many groups are below ``path``, if it has more than it may while the whole host has more than ``many``.
+
+    The kernel has 65,535 ids for memory groups, and no limit in version 1 on how many a sandbox makes. Once they
+    are used up nothing starts any more, so who makes them without end must go."""
+    memory = found.roots.get("memory")
+    if memory is None or _memory_groups() <= many:
+        return None
+    number = sum(len(below) for _, below, _ in os.walk(memory / path))
+    return number if number > _MOST_GROUPS else None
+
+
 def remove(found: Hierarchies, path: str) -> None:
     """Remove ``path`` and all below it from every hierarchy, and its parents where that leaves them empty;
     missing is success. Raises OSError EBUSY."""
@@ -199,6 +211,14 @@ def _fill_cpuset(root: Path, leaf: Path) -> None:
         for file in ("cpuset.cpus", "cpuset.mems"):
             if not (directory / file).read_text().strip():
                 (directory / file).write_text((directory.parent / file).read_text())
+
+
+def _memory_groups() -> int:
+    for line in Path("/proc/cgroups").read_text().splitlines():
+        name, _, number, *_ = line.split()
+        if name == "memory":
+            return int(number)
+    return 0
 
 
 def _pids_below(directory: Path) -> Iterator[int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import pytest
 
+from controlplane.runtime.local.runtime import LocalRuntime
 from controlplane.runtime.port import RunningSandbox
-from tests.runtime.local.conftest import Answer, Create, as_agent, sh
+from tests.runtime.local.conftest import Answer, Create, as_agent, make_runtime, sh
 
 pytestmark = pytest.mark.real
 
@@ -88,3 +90,19 @@ async def test_no_sandbox_reaches_a_keyring(create: Create, docker: bool) -> Non
     assert set(answer.text.split()[1::2]) == ({"ENOSYS"} if docker else {"EPERM"})
     seen = (await sh(sandbox, "cat /proc/keys")).text
     assert neighbour.id not in seen and sandbox.id not in seen
+
+
+async def test_a_sandbox_that_makes_control_groups_without_end_is_seen_as_lost(
+    state_dir: Path, runtime: LocalRuntime, create: Create
+) -> None:
+    watchful = make_runtime(state_dir, many_groups=0)
+    neighbour, sandbox = await create(docker=True), await create(docker=True)
+    answer = await sh(sandbox, "cd /sys/fs/cgroup/memory || exit 1; seq -f g%g 4200 | xargs mkdir; ls -d g* | wc -l")
+    if answer.code != 0:
+        pytest.skip("version 2 holds the number of groups itself")
+    assert answer.text.split()[-1] == "4200"
+    lost = await watchful.inspect(sandbox.id)
+    assert lost is not None and lost.state == "stopped" and "control groups" in lost.detail
+    assert {found.id: found.state for found in await watchful.list_sandboxes()}[neighbour.id] == "running"
+    # A host that is far from the end leaves it alone.
+    assert (found := await runtime.inspect(sandbox.id)) is not None and found.state == "running"

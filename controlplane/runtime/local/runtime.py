@@ -12,7 +12,7 @@ import contextlib
 import errno
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,13 +30,15 @@ from controlplane.runtime.port import BaseSource, Capabilities, Image, Progress,
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
     """``state_dir``: this deployment's folder. ``deployment``: its name, part of the cgroup path.
-    ``oci_runtime``: auto, runc, crun or a path. ``ca_bundle``: PEM file of the host to trust inside."""
+    ``oci_runtime``: auto, runc, crun or a path. ``ca_bundle``: PEM file of the host to trust inside.
+    ``many_groups``: memory groups of the whole host above which a sandbox that makes more than it may counts as lost."""
 
     state_dir: Path
     deployment: str
     ids: IdRange
     cgroup_parent: str = "warmpool"
     oci_runtime: str = "auto"
+    many_groups: int = 16_384
     ca_bundle: Path | None = None
     agent_argv: tuple[str, ...] = inside.AGENT_ARGV
 
@@ -190,8 +192,15 @@ class LocalRuntime:
     def _observe(self, sandbox: str) -> RunningSandbox | None:
         place, remains = self._places.sandbox(sandbox), self._places.remains(sandbox)
         if place.root.exists():
-            return _seen(sandbox, place)
+            seen = _seen(sandbox, place)
+            if seen.state == "running" and (number := self._groups_made(sandbox)):
+                # It is lost in any case, and must be before it takes the host along.
+                return replace(seen, state="stopped", door=None, detail=f"it made {number} control groups")
+            return seen
         return _seen(sandbox, remains) if remains.root.exists() else None
+
+    def _groups_made(self, sandbox: str) -> int | None:
+        return cgroups.flooding(self._hierarchies, self._cgroup(sandbox), self._options.many_groups)
 
     def _observe_all(self) -> list[RunningSandbox]:
         try:

@@ -57,12 +57,14 @@ def state_dir() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def make_runtime(state_dir: Path) -> LocalRuntime:
+def make_runtime(state_dir: Path, many_groups: int = 16_384) -> LocalRuntime:
     async def agent() -> Path:
         return state_dir / "agent"
 
     return LocalRuntime(
-        LocalOptions(state_dir=state_dir, deployment=state_dir.name, ids=IdRange(start=200_000)),
+        LocalOptions(
+            state_dir=state_dir, deployment=state_dir.name, ids=IdRange(start=200_000), many_groups=many_groups
+        ),
         bases(),
         agent,
     )
