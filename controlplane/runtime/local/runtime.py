@@ -31,7 +31,7 @@ from controlplane.runtime.port import BaseSource, Capabilities, Image, Progress,
 class LocalOptions:
     """``state_dir``: this deployment's folder. ``deployment``: its name, part of the cgroup path.
     ``oci_runtime``: auto, runc, crun or a path. ``ca_bundle``: PEM file of the host to trust inside.
-    ``many_groups``: memory groups of the whole host above which a sandbox that makes more than it may counts as lost."""
+    ``many_groups``: above so many memory groups of the whole host, a sandbox with more than it may have is lost."""
 
     state_dir: Path
     deployment: str
