@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import quote
 
 from controlplane.agentclient.dispatch import DispatchingAgent
 from controlplane.agentclient.port import AgentClient
@@ -44,7 +45,7 @@ def store(settings: Settings) -> RedisStore:
 
 
 def store_url(settings: Settings) -> str:
-    return settings.store.redis_url or f"unix://{settings.valkey_socket}"
+    return settings.store.redis_url or f"unix://{quote(str(settings.valkey_socket))}"
 
 
 def host_config(settings: Settings) -> HostConfig:

@@ -85,6 +85,10 @@ class _QuickWorker(SimpleWorker):
     death_penalty_class = _NotedLimit
     log_result_lifespan = False
 
+    def _set_ip_address(self, connection: Any) -> None:
+        """Not asked for: the server names its socket's path, and redis-py stumbles over a space in it."""
+        self.ip_address = "unknown"
+
     def subscribe(self) -> None:
         """No remote commands: anybody with access to the server could stop workers by them."""
 

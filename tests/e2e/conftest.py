@@ -37,7 +37,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Live]:
-    """The shared deployment. A test that ends its processes must leave it answering."""
+    """The shared deployment. A test that ends its processes must leave it answering.
+
+    Its state folder has a space in its name, as folders of users have."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     settings: dict[str, Any] = {
@@ -45,5 +47,5 @@ def shared() -> Iterator[Live]:
         "WARMPOOL_POOL__MAX_FAILURES": "2",
         "WARMPOOL_API__MAX_BODY_BYTES": "65536",
     }
-    with state_folder() as folder, live(f"e2e-{os.getpid()}", folder / "s", settings=settings) as deployment:
+    with state_folder() as folder, live(f"e2e-{os.getpid()}", folder / "a b", settings=settings) as deployment:
         yield deployment
