@@ -96,9 +96,15 @@ class Live:
         command += ["--deployment", self.name]
         environment = {**os.environ, **self.environment}
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
-        for group in sorted(Path("/sys/fs/cgroup").glob(f"**/{CGROUP_PARENT}/{self.name}/")):
+        for group in sorted(self._cgroups()):
             with contextlib.suppress(OSError):
                 group.rmdir()
+
+    def _cgroups(self) -> list[Path]:
+        """The deployment's directory in each hierarchy. Others' come and go meanwhile: only named ones are read."""
+        mounted = Path("/sys/fs/cgroup")
+        roots = [mounted, *mounted.glob("*/")]
+        return [found for root in roots if (found := root / CGROUP_PARENT / self.name).is_dir()]
 
     @property
     def pid(self) -> int:
@@ -204,7 +210,7 @@ class Live:
                 path = backing.read_text().strip()
                 if path.startswith(f"{sandboxes}/"):
                     add(Path(path).relative_to(sandboxes).parts[0].removeprefix(".gone-"), f"loop {path}")
-        for group in Path("/sys/fs/cgroup").glob(f"**/{CGROUP_PARENT}/{self.name}/*/"):
+        for group in [made for parent in self._cgroups() for made in parent.glob("*/")]:
             add(group.name, f"cgroup {group}")
         marker = f"/{CGROUP_PARENT}/{self.name}/"
         for membership in Path("/proc").glob("[0-9]*/cgroup"):
