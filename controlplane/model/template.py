@@ -35,7 +35,8 @@ class Template:
 
     ``shared_with``: tenants that may attach to it, ``*`` for all; empty keeps it to its owner.
     ``build_allow``: hosts that its builds may reach (host or host:port). ``trusted``: set by an operator
-    only; lets it run where a runtime cannot hold every limit. ``strict``: old versions are never handed out.
+    only; lets it run where a runtime cannot hold every limit. ``by_operator``: an operator put it as it is, so its
+    builds may reach hosts that are not public. ``strict``: old versions are never handed out.
     """
 
     key: TemplateKey
@@ -53,6 +54,7 @@ class Template:
     max_age_s: float = 86400.0
     strict: bool = False
     trusted: bool = False
+    by_operator: bool = False
     shared_with: tuple[str, ...] = ()
     revision: int = 1
     created_at: float = 0.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 from controlplane.errors import Permanent
@@ -24,6 +25,11 @@ MAX_SHARED = 256
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _ALLOW = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
+
+
+_INTERNET_V6 = IPv6Network("2000::/3")
+# Addresses that carry an IPv4 address inside, behind which any host may stand.
+_CARRIERS = (IPv6Network("2002::/16"), IPv6Network("2001::/32"))
 
 
 def check_template(template: Template, *, min_remaining_s: float) -> None:
@@ -54,20 +60,59 @@ def check_template(template: Template, *, min_remaining_s: float) -> None:
             check_name(tenant, "tenant")
 
 
+def check_public_hosts(template: Template) -> None:
+    """Permanent ``host_not_public`` if the template names this host's loopback or an address that is not of the
+    internet: what builds reach there is for an operator to say. What names lead to is judged when they are used."""
+    for host in _hosts(template):
+        if not _is_public(host):
+            raise Permanent(
+                "host_not_public",
+                f"{host[:80]!r} is not an address of the internet; a tenant's builds can't reach it.",
+                hint="Name a host in a network that the operator made reachable (egress.reachable_networks), or have "
+                "an operator put the template.",
+            )
+
+
+def _hosts(template: Template) -> Iterator[str]:
+    if template.repository is not None:
+        yield urlsplit(template.repository.url).hostname or ""
+    for entry in template.build_allow:
+        match = _ALLOW.fullmatch(entry)
+        yield match[1].strip("[]") if match else ""
+
+
+def _is_public(host: str) -> bool:
+    name = host.lower().removesuffix(".")
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return name != "localhost"
+    if isinstance(address, IPv4Address):
+        return address.is_global and not address.is_multicast and not address.is_reserved
+    return _is_public_v6(address)
+
+
+def _is_public_v6(address: IPv6Address) -> bool:
+    carries = any(address in network for network in _CARRIERS)
+    return address in _INTERNET_V6 and address.is_global and not carries
+
+
 def check_repository(repository: Repository) -> None:
     url = repository.url
     if len(url) > MAX_URL_CHARS or any(char.isspace() or not char.isprintable() for char in url):
         raise Permanent("invalid_repository", "The repository url is too long or holds spaces or control characters.")
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host = parts.hostname or ""
+        # Other letters are left out since some of them mean ASCII ones, and so another host than they look like.
+        usable = parts.scheme in ("http", "https") and host != "" and host.isascii() and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
         raise Permanent(
             "invalid_repository",
             f"{url[:200]!r} is not an http or https url.",
-            hint="Builds reach repositories over http(s) only.",
+            hint="Builds reach repositories over http(s) only; write an international host name as xn--….",
         )
     if parts.username is not None or parts.password is not None:
         raise Permanent(

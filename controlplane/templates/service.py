@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from controlplane.errors import Denied, NotFound, Permanent
 from controlplane.ids import LineageKey, TemplateKey, TenantId, lineage_key, template_key
 from controlplane.model.template import Lineage, Template
 from controlplane.runtime.port import Capabilities
 from controlplane.store.port import Store
-from controlplane.templates.checks import check_ref, check_template
+from controlplane.templates.checks import check_public_hosts, check_ref, check_template
 
 
 class TemplateService:
@@ -29,8 +30,9 @@ class TemplateService:
 
     async def put(self, template: Template, *, ops: bool) -> Template:
         """Create or replace; idempotent. ``key`` must be that of ``tenant`` and ``name``. ``trusted`` is for
-        operators: Denied ``ops_only``. A tenant's change to a trusted template takes the trust away again,
-        since nobody vouched for the new content."""
+        operators: Denied ``ops_only``; so are hosts that are not public: Permanent ``host_not_public``. A tenant's
+        change to an operator's template takes trust and such hosts away again, since nobody vouched for the new
+        content."""
         if template.key != template_key(template.tenant, template.name):
             raise Permanent("invalid_name", f"{template.key[:80]!r} is not the key of this tenant and name.")
         check_template(template, min_remaining_s=self._min_remaining_s)
@@ -40,8 +42,10 @@ class TemplateService:
                 "Only an operator can mark a template as trusted.",
                 hint="Leave out 'trusted', or have a key of role ops put it.",
             )
+        if not ops:
+            check_public_hosts(template)
         await self._check_held(template)
-        return await self._store.put_template(template)
+        return await self._store.put_template(replace(template, by_operator=ops))
 
     async def get(self, key: TemplateKey, *, reader: TenantId | None) -> Template:
         """NotFound also for what exists but is not shared with ``reader``; None reads all (operators)."""

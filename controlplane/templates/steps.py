@@ -15,6 +15,7 @@ from controlplane.ids import SandboxId
 from controlplane.model.template import Template
 from controlplane.retrying import retried
 from controlplane.runtime.port import Image, RunningSandbox, Runtime, SandboxSpec
+from controlplane.templates.checks import check_public_hosts
 from controlplane.templates.execution import CommandResult, check_result, run_logged
 from controlplane.templates.inputs import commit_of, is_commit, repository_host, wanted_ref
 from controlplane.templates.record import LiveBuild
@@ -224,6 +225,9 @@ class BuildSandbox:
         )
 
     def _door_spec(self, socket_path: str) -> DoorSpec:
+        if not self._template.by_operator:
+            # Checked when it was put, too; but here a gap would open this host's own services.
+            check_public_hosts(self._template)
         allow = [*self._template.build_allow, *self._surroundings.allow]
         if self._template.repository is not None:
             allow.append(repository_host(self._template.repository))

@@ -85,6 +85,7 @@ async def clear(runtime: LocalRuntime) -> None:
 async def build(ground: Ground, *setup: str, ref: str = "main") -> Build:
     template = await ground.plant.add_template(
         repository=Repository(url=ground.url, ref=ref),
+        by_operator=True,
         setup=tuple(SetupStep(run=run, timeout_s=60) for run in setup),
         resources=SIZE,
     )

@@ -24,7 +24,7 @@ GOOD = Template(
     repository=Repository(url="https://git.example:8443/team/repo.git", ref="release/1.2"),
     setup=(SetupStep(run="pip install -e .", timeout_s=60),),
     env={"MODE": "test"},
-    build_allow=("index.example", "files.example.org:8443", "[2001:db8::1]:443"),
+    build_allow=("index.example", "files.example.org:8443", "[2606:4700::1111]:443"),
     shared_with=("other", "*"),
 )
 
