@@ -66,8 +66,10 @@ def create_app(deps: ApiDeps) -> FastAPI:
     app.add_middleware(
         Edge,
         metrics=deps.metrics,
+        authenticate=deps.tenancy.authenticate,
         max_body_bytes=deps.limits.max_body_bytes,
         max_upload_bytes=deps.limits.max_upload_bytes,
+        body_within_s=deps.limits.body_within_s,
     )
     app.openapi = openapi_document  # type: ignore[method-assign]
     return app

@@ -10,7 +10,7 @@ from fastapi import Depends, Query, Request
 from fastapi.openapi.models import HTTPBearer as BearerModel
 from fastapi.security.base import SecurityBase
 
-from controlplane.api.edge import STARTED
+from controlplane.api.edge import BODY_WITHIN_S, STARTED, bearer_of
 from controlplane.artifacts.port import BuildLogs
 from controlplane.clock import Clock
 from controlplane.errors import Denied
@@ -39,12 +39,14 @@ class Part:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits:
     """See ``settings.ApiSettings``; ``step_timeout_s`` and ``default_max_total``: what templates and pools that
-    name none get. ``event_heartbeat_s``: longest silence of a stream of events."""
+    name none get. ``event_heartbeat_s``: longest silence of a stream of events. ``body_within_s``: the
+    longest that a JSON body may take to come."""
 
     max_body_bytes: int = 1_048_576
     max_upload_bytes: int = 1_073_741_824
     max_wait_s: float = 300.0
     event_heartbeat_s: float = 10.0
+    body_within_s: float = BODY_WITHIN_S
     step_timeout_s: float = 600.0
     default_max_total: int = 10
 
@@ -98,8 +100,7 @@ class KeyAuth(SecurityBase):
             str | None, Query(description="Operators only: the tenant that this is about. Default: the key's own.")
         ] = None,
     ) -> Acting:
-        scheme, _, text = request.headers.get("authorization", "").partition(" ")
-        caller = await deps_of(request).tenancy.authenticate(text.strip() if scheme.lower() == "bearer" else "")
+        caller = await deps_of(request).tenancy.authenticate(bearer_of(request.scope))
         if caller.role not in self._roles:
             raise Denied(
                 "role_not_allowed",

@@ -20,6 +20,7 @@ from controlplane.errors import Conflict, Denied, NotFound, Permanent, Retryable
 ABOUT = "about:blank"
 MEDIA_TYPE = "application/problem+json"
 MAX_ECHO_CHARS = 200
+_CLOSE = {"Connection": "close"}
 
 _STATUS_OF_CODE = {"invalid_key": 401, "over_quota": 429}
 _STATUS_OF_KIND: tuple[tuple[type[WarmpoolError], int], ...] = (
@@ -36,6 +37,13 @@ class BodyTooLarge(HTTPException):
 
     def __init__(self, limit: int) -> None:
         super().__init__(413, f"The body is larger than {limit} bytes.")
+
+
+class BodyTooSlow(HTTPException):
+    """The body did not come in time. An HTTPException for the same reason."""
+
+    def __init__(self) -> None:
+        super().__init__(408, "The body did not come in time.")
 
 
 def status_of(error: WarmpoolError) -> int:
@@ -82,11 +90,18 @@ def body_too_large(error: BodyTooLarge) -> Response:
     return problem(413, "body_too_large", error.detail, hint="Send less at a time.")
 
 
+def body_too_slow() -> Response:
+    return problem(
+        408, "body_too_slow", "The rest of the body did not come in time.", hint="Send it in one go.", headers=_CLOSE
+    )
+
+
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(WarmpoolError, _on_warmpool_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(ValidationError, _on_invalid)
     app.add_exception_handler(BodyTooLarge, _on_too_large)
+    app.add_exception_handler(BodyTooSlow, _on_too_slow)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
 
@@ -126,6 +141,10 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 async def _on_too_large(request: Request, error: Exception) -> Response:
     assert isinstance(error, BodyTooLarge)
     return body_too_large(error)
+
+
+async def _on_too_slow(request: Request, error: Exception) -> Response:
+    return body_too_slow()
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from controlplane.api.app import create_app
 from controlplane.api.deps import ApiDeps, ApiLimits, Part
+from controlplane.api.heads import BoundedHeads
 from controlplane.binding import Binder
 from controlplane.bootstrap import adapters, presence
 from controlplane.bootstrap.operator import write_api_address
@@ -35,7 +36,7 @@ def serve(settings: Settings) -> None:
     listener = _listen(settings)
     app = _api(settings, f"http://{settings.api.host}:{listener.getsockname()[1]}")
     config = uvicorn.Config(
-        app, loop="uvloop", http="httptools", ws="none", log_level="warning", access_log=False, lifespan="on"
+        app, loop="uvloop", http=BoundedHeads, ws="none", log_level="warning", access_log=False, lifespan="on"
     )
     uvicorn.Server(config).run(sockets=[listener])
 

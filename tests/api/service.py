@@ -19,6 +19,7 @@ from controlplane.agentclient.port import AgentClient
 from controlplane.agentclient.unix_client import UnixAgentClient
 from controlplane.api.app import create_app
 from controlplane.api.deps import ApiDeps, ApiLimits
+from controlplane.api.heads import BoundedHeads
 from controlplane.artifacts import FolderBuildLogs
 from controlplane.binding import Binder
 from controlplane.bootstrap.api_role import parts
@@ -90,6 +91,7 @@ def serving(url: str, deployment: str, logs: Path, runtime: SimulatedRuntime, wi
             app,
             host="127.0.0.1",
             port=0,
+            http=BoundedHeads,
             log_level="error",
             access_log=False,
             timeout_graceful_shutdown=2,

@@ -12,6 +12,7 @@ _MEANING = {
     401: "The API key is missing, malformed, unknown or revoked.",
     403: "The key's role may not do this.",
     404: "It does not exist, or is not the caller's to see.",
+    408: "The body did not come in time.",
     409: "The request contradicts the present state.",
     413: "The body is too large.",
     422: "The request does not have the expected form.",
@@ -23,13 +24,13 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def errors(*statuses: int) -> Responses:
-    """The problems a route may answer with; 401, 403, 422 and 503 go with all."""
+    """The problems a route may answer with; 401, 403, 422 and 503 go with all, and 408 with 413."""
     return {
         status: {
             "description": _MEANING[status],
             "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}},
         }
-        for status in sorted({401, 403, 422, 503, *statuses})
+        for status in sorted({401, 403, 422, 503, *statuses, *({408} if 413 in statuses else ())})
     }
 
 
