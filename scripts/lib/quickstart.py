@@ -19,6 +19,8 @@ from controlplane.settings import default_state_dir
 from warmpool import Warmpool
 from warmpool.errors import SandboxException
 
+STATE = default_state_dir().with_name("warmpool-quickstart")
+CACHE = default_state_dir() / "cache"
 POOL = demo_repository.PROJECT
 WARM_ATTACHES = 20
 READY = 3
@@ -29,12 +31,11 @@ FIRST_RUN_BYTES = 3 << 30
 def main() -> int:
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
-    state = default_state_dir().with_name("warmpool-quickstart")
     began = time.monotonic()
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(alone(state))
-            figures = main_job(stack, state)
+            stack.enter_context(alone(STATE))
+            figures = main_job(stack, STATE)
         report(figures, f"p50 / p99 of {WARM_ATTACHES}")
     except KeyboardInterrupt:
         console.print("\nInterrupted; nothing is left running.")
@@ -49,7 +50,7 @@ def main() -> int:
             # What `warmpool up` said on its way is not part of what went wrong.
             said = said[max(0, said.find("error: ")) :]
         console.print(said, markup=False, soft_wrap=True)
-        console.print(f"Logs: {state / 'logs'}. What this machine can run: .venv/bin/warmpool doctor", soft_wrap=True)
+        console.print(f"Logs: {STATE / 'logs'}. What this machine can run: .venv/bin/warmpool doctor", soft_wrap=True)
         return 1
     console.print(f"Done in {time.monotonic() - began:.0f} s; nothing is left running. Next: docs/tour.md")
     return 0
@@ -62,14 +63,15 @@ class CannotStart(Exception):
 @contextlib.contextmanager
 def alone(state: Path) -> Iterator[None]:
     """Hold the state folder, with room in it. Raises CannotStart."""
-    state.mkdir(parents=True, exist_ok=True, mode=0o711)
+    for folder in (state, CACHE.parent):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o711)
     with (state / "quickstart.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CannotStart(f"Another quickstart is at work on {state}: wait until it has ended.") from None
         free = shutil.disk_usage(state).free
-        if free < FIRST_RUN_BYTES and not (state / "cache" / "bases").exists():
+        if free < FIRST_RUN_BYTES and not (CACHE / "bases").exists():
             raise CannotStart(
                 f"{state} has {free / 2**30:.1f} GiB free, and a first run needs {FIRST_RUN_BYTES / 2**30:.0f}.\n"
                 "Make room there, or name a folder on a larger disk: XDG_STATE_HOME=/path scripts/quickstart"
@@ -86,8 +88,10 @@ def main_job(stack: contextlib.ExitStack, state: Path) -> dict[str, list[float]]
     url = stack.enter_context(demo_repository.served(repository))
 
     heading(2, "warmpool up")
+    # The base is kept where a plain `warmpool up` and the tests find it.
+    settings = {"WARMPOOL_API__PORT": "0", "WARMPOOL_CACHE_DIR": str(CACHE)}
     with console.status("starting"):
-        running = stack.enter_context(deployment(state, name="quickstart", settings={"WARMPOOL_API__PORT": "0"}))
+        running = stack.enter_context(deployment(state, name="quickstart", settings=settings))
     stack.callback(console.print, "   [dim]stopping[/]")
     client = stack.enter_context(Warmpool(api_url=running.url, api_key=running.api_key))
 
