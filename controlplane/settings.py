@@ -111,6 +111,10 @@ class PoolSettings(_Group):
     adhoc_idle_s: float = Field(
         default=600.0, ge=0, description="How long the pool of a one-off attach is kept after its last use."
     )
+    max_per_tenant: int = Field(
+        default=1000, ge=1, description="Pools of one tenant, those of one-off attaches included."
+    )
+    max_templates_per_tenant: int = Field(default=500, ge=1, description="Templates of one tenant.")
     default_max_total: int = Field(default=10, ge=1, description="max_total of a pool that names none.")
 
 
@@ -137,6 +141,11 @@ class BuildSettings(_Group):
         default=None,
         pattern=r"^https?://[^\s@]*\{archive\}[^\s@]*\{moment\}",
         description="Archive of old Debian packages, for those of a base that the mirrors no longer have, such as http://packages.example/{archive}/{moment}: {archive} becomes debian or debian-security, {moment} the UTC moment of the base's lock (20260131T000000Z). Empty: none.",
+    )
+    keep_unused_ref_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="How long what was built of a ref that no pool names any more is kept.",
     )
     keep_superseded_s: float = Field(
         default=600.0, ge=0, description="How long the image of a superseded version without sandboxes is kept."

@@ -40,6 +40,8 @@ def store(settings: Settings) -> RedisStore:
             max_events=settings.store.max_events,
             ended_session_keep_s=settings.store.ended_session_keep_s,
             keep_builds=settings.build.keep_builds,
+            max_pools_per_tenant=settings.pool.max_per_tenant,
+            max_templates_per_tenant=settings.pool.max_templates_per_tenant,
         ),
     )
 

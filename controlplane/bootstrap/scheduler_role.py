@@ -84,6 +84,7 @@ async def _schedule(settings: Settings) -> None:
             logs=adapters.build_logs(settings),
             egress=adapters.egress(settings),
             keep_superseded_s=settings.build.keep_superseded_s,
+            keep_unused_ref_s=settings.build.keep_unused_ref_s,
         ),
         leads=lambda: scheduler.leadership is not None,
         times=ReaperTimes(compare_s=settings.scheduler.reap_s),

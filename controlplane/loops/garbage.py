@@ -8,7 +8,7 @@ from controlplane.artifacts.port import BuildLogs
 from controlplane.clock import Clock, SystemClock
 from controlplane.egressclient.port import EgressGateway
 from controlplane.errors import Conflict, NotFound, Retryable
-from controlplane.ids import BuildId, SandboxId
+from controlplane.ids import BuildId, SandboxId, lineage_key
 from controlplane.model.template import Build, Version
 from controlplane.runtime.port import Runtime
 from controlplane.store.port import Store
@@ -21,7 +21,8 @@ _YOUNG_S = 600.0
 
 
 class Garbage:
-    """``keep_superseded_s``: how long the image of a superseded version without sandboxes is kept."""
+    """``keep_superseded_s``: how long the image of a superseded version without sandboxes is kept;
+    ``keep_unused_ref_s``: how long after its build a ref stays known that no pool names."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class Garbage:
         logs: BuildLogs,
         egress: EgressGateway | None = None,
         keep_superseded_s: float = 600.0,
+        keep_unused_ref_s: float = 3600.0,
         young_s: float = _YOUNG_S,
         clock: Clock | None = None,
     ) -> None:
@@ -39,15 +41,32 @@ class Garbage:
         self._logs = logs
         self._egress = egress
         self._keep_superseded_s = keep_superseded_s
+        self._keep_unused_ref_s = keep_unused_ref_s
         self._young_s = young_s
         self._clock = clock or SystemClock()
 
     async def collect(self) -> None:
         builds = await self._store.list_builds(None, _ALL)
+        await self._forget_refs()
         await self._collect_versions()
         await self._collect_images(builds)
         await self._collect_logs(builds)
         await self._close_doors(builds)
+
+    async def _forget_refs(self) -> None:
+        """Each ref that was ever attached to has a version of its own, and with it an image."""
+        now = await self._store.now()
+        built_at = {version.id: version.created_at for version in await self._store.list_versions()}
+        named = {lineage_key(pool.template, pool.ref) for pool in await self._store.list_pools()}
+        for lineage in await self._store.list_lineages():
+            if lineage.ref is None or lineage.key in named:
+                continue
+            since = lineage.next_attempt_at if lineage.current is None else built_at.get(lineage.current, 0.0)
+            # 0 without a version: it was only just asked for.
+            if (lineage.current is None and not since) or now - since < self._keep_unused_ref_s:
+                continue
+            if await self._store.forget_lineage(lineage.key):
+                log.info("forgot %s, which no pool names", lineage.key)
 
     async def _collect_versions(self) -> None:
         now = await self._store.now()

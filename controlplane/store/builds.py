@@ -32,6 +32,9 @@ class Builds(StorePart):
         args = {"lineage": key, "template": template, "ref": ref, "rebuild": rebuild}
         await self._link.run("reset_lineage", args)
 
+    async def forget_lineage(self, key: LineageKey) -> bool:
+        return bool(await self._link.run("forget_lineage", {"lineage": key}))
+
     async def create_build(self, build: Build, fence: int) -> bool:
         _, ref = _ref_of(build.lineage)
         args = {

@@ -206,6 +206,11 @@ class Store(Protocol):
         """Count (or reset) failures of sandboxes to become ready."""
         ...
 
+    async def forget_lineage(self, key: LineageKey) -> bool:
+        """Forget a ref that no pool names and nothing builds; its version is superseded. False if it must stay:
+        it is in use, or the template's own ref. Missing: True."""
+        ...
+
     async def reset_lineage(self, key: LineageKey, rebuild: bool = True) -> None:
         """A person asks to try again now: failures 0, no back-off. ``rebuild``: current_revision = 0, so that
         a build starts even if nothing changed. A lineage without a record is made, if its template exists."""

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 class StoreOptions:
     """Times in seconds. ``bind_limit_s``: a session still binding after it ends with ``wait_timeout``.
     ``drain_limit_s``: a draining sandbox counts as stuck after it. ``max_ended_sessions``: records of ended
-    sessions kept at most, however recent. ``keep_builds``: ended builds kept per template."""
+    sessions kept at most, however recent. ``keep_builds``: ended builds kept per template. ``max_pools_per_tenant``
+    counts those of one-off attaches, too; a lineage is a template at one ref."""
 
     connect_timeout_s: float = 1.0
     operation_timeout_s: float = 2.0
@@ -43,6 +44,9 @@ class StoreOptions:
     bind_limit_s: float = 30.0
     drain_limit_s: float = 60.0
     keep_builds: int = 20
+    max_pools_per_tenant: int = 1000
+    max_templates_per_tenant: int = 500
+    max_lineages_per_template: int = 500
 
 
 class RedisStore(Claims, Sessions, Sandboxes, Templates, Builds, Tenancy, Leading, Presence, Observing, Events):
@@ -66,6 +70,9 @@ class RedisStore(Claims, Sessions, Sandboxes, Templates, Builds, Tenancy, Leadin
             bind_limit_s=options.bind_limit_s,
             drain_limit_s=options.drain_limit_s,
             keep_builds=options.keep_builds,
+            max_pools_per_tenant=options.max_pools_per_tenant,
+            max_templates_per_tenant=options.max_templates_per_tenant,
+            max_lineages_per_template=options.max_lineages_per_template,
         )
         self._key = Keys(deployment)
         self._link = Link(

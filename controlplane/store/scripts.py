@@ -18,7 +18,7 @@ _FOLDER = Path(__file__).parent / "lua"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptConfig:
     """What the scripts are told once. ``bind_limit_s``: longest time in ``binding``; ``drain_limit_s``: when
-    a draining sandbox counts as stuck; ``keep_builds``: ended builds kept per template."""
+    a draining sandbox counts as stuck; ``keep_builds``: ended builds kept per template. ``max_…``: more are refused."""
 
     schema: int
     max_events: int
@@ -27,6 +27,9 @@ class ScriptConfig:
     bind_limit_s: float
     drain_limit_s: float
     keep_builds: int
+    max_pools_per_tenant: int
+    max_templates_per_tenant: int
+    max_lineages_per_template: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

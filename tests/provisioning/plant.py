@@ -139,6 +139,7 @@ class Plant:
         crashes: Crashes | None = None,
         limits: Limits | None = None,
         keep_superseded_s: float = 0.0,
+        keep_unused_ref_s: float = 3600.0,
         young_s: float = 600.0,
         egress: Any = None,
         agents: AgentClient | None = None,
@@ -184,6 +185,7 @@ class Plant:
             logs=self.logs,
             egress=egress,
             keep_superseded_s=keep_superseded_s,
+            keep_unused_ref_s=keep_unused_ref_s,
             young_s=young_s,
         )
         self.reaper = Reaper(

@@ -24,6 +24,7 @@ for _, id in ipairs(redis.call('ZRANGE', key('builds_by_time', A.key), 0, -1)) d
 end
 redis.call('DEL', key('builds_by_time', A.key))
 redis.call('HDEL', key('templates'), A.key)
+unindex('templates', template.tenant, A.key)
 redis.call('HDEL', key('template_facts'), A.key)
 emit('template.deleted', A.key, template.tenant, 'api', '')
 wake()

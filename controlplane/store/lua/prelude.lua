@@ -96,6 +96,19 @@ local function check_fence(fence)
   end
 end
 
+-- Names that a tenant makes without end would fill the store, and every plan reads them all. Sets, not counts, since
+-- adding and removing twice is then harmless. Call refuse_more for what is new, and index once it is stored.
+local function refuse_more(what, tenant, most)
+  if redis.call('SCARD', key('tenant_' .. what, tenant)) >= most then
+    fail('conflict', 'too_many_' .. what, 'Tenant ' .. tenant .. ' has ' .. most .. ' ' .. what .. ' already.',
+      'Delete some first; the operator can raise the limit.')
+  end
+end
+
+local function index(what, tenant, name) redis.call('SADD', key('tenant_' .. what, tenant), name) end
+
+local function unindex(what, tenant, name) redis.call('SREM', key('tenant_' .. what, tenant), name) end
+
 local function save_lineage(lineage)
   redis.call('SADD', key('template_lineages', lineage.template), lineage.key)
   return save('lineages', lineage.key, lineage)

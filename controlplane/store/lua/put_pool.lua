@@ -7,6 +7,8 @@ end
 if redis.call('HEXISTS', key('templates'), pool.template) == 0 then
   fail('not_found', 'template_not_found', 'There is no template ' .. pool.template .. '.')
 end
+if not known then refuse_more('pools', pool.tenant, CONFIG.max_pools_per_tenant) end
+index('pools', pool.tenant, pool.key)
 -- A pool counts as used when it is asked for, so that a one-off is not removed before its first claim.
 if not known or pool.adhoc then redis.call('HSET', key('recency'), pool.key, string.format('%.4f', now)) end
 -- A one-off attach must not resize a pool that somebody declared.

@@ -3,6 +3,8 @@
 local facts = load('template_facts', A.key)
 local known = facts and load('templates', A.key)
 local revision, created_at = 1, now
+if not known then refuse_more('templates', A.tenant, CONFIG.max_templates_per_tenant) end
+index('templates', A.tenant, A.key)
 if known then
   created_at = known.created_at
   revision = facts.digest == A.digest and facts.revision or facts.revision + 1

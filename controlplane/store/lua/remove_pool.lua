@@ -8,5 +8,6 @@ if redis.call('ZCARD', key('waiters', A.pool)) > 0 then return 0 end
 redis.call('SREM', key('template_pools', pool.template), A.pool)
 for _, name in ipairs({'pools', 'recency', 'decisions', 'waiting'}) do redis.call('HDEL', key(name), A.pool) end
 redis.call('DEL', key('ready', A.pool))
+unindex('pools', pool.tenant, A.pool)
 emit('pool.removed', pool.key, pool.tenant, 'scheduler', '')
 return 1

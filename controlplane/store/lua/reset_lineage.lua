@@ -2,6 +2,10 @@
 local lineage = load('lineages', A.lineage)
 if not lineage then
   need('templates', A.template, 'template')
+  if redis.call('SCARD', key('template_lineages', A.template)) >= CONFIG.max_lineages_per_template then
+    fail('conflict', 'too_many_refs', 'Template ' .. A.template .. ' has builds of '
+      .. CONFIG.max_lineages_per_template .. ' refs already.', 'Those that no pool uses are forgotten after a while.')
+  end
   lineage = {key = A.lineage, template = A.template, ref = A.ref, current_revision = 0}
 end
 lineage.failures, lineage.provision_failures, lineage.next_attempt_at = 0, 0, 0
