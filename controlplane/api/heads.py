@@ -43,7 +43,7 @@ class BoundedHeads(HttpToolsProtocol):
                 self._refuse(431)
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()  # type: ignore[no-untyped-call]
+        super().on_message_begin()
         self._heading, self._head_bytes = True, 0
         if self._limit is None:
             self._await_head()
@@ -51,7 +51,7 @@ class BoundedHeads(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._heading = False
         self._head_came()
-        super().on_headers_complete()  # type: ignore[no-untyped-call]
+        super().on_headers_complete()
 
     def _await_head(self) -> None:
         self._limit = self.loop.call_later(self.head_within_s, self._refuse, 408)

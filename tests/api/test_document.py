@@ -26,10 +26,11 @@ async def test_the_document_is_openapi_31_whose_references_lead_somewhere(api: A
             assert operation.get("description") or operation.get("summary"), (method, path)
             if path.startswith("/v1/"):
                 assert operation["security"] == [{"ApiKey": []}], (method, path)
-                assert {"401", "403", "503"} <= set(operation["responses"]), (method, path)
+                assert {"400", "401", "403", "503"} <= set(operation["responses"]), (method, path)
                 problem = operation["responses"]["401"]["content"]
                 assert "application/problem+json" in problem
     assert schemas["AttachIn"]["examples"] and schemas["SessionOut"]["examples"]
+    assert schemas["ExecEventOut"]["required"] == ["seq", "kind", "at"]
     assert (await api.bare().get("/docs")).status_code == 200
 
 

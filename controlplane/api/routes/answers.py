@@ -24,13 +24,14 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def errors(*statuses: int) -> Responses:
-    """The problems a route may answer with; 401, 403, 422 and 503 go with all, and 408 with 413."""
+    """The problems a route may answer with; 400 (a tenant that is no name), 401, 403, 422 and
+    503 go with all, and 408 with 413."""
     return {
         status: {
             "description": _MEANING[status],
             "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}},
         }
-        for status in sorted({401, 403, 422, 503, *statuses, *({408} if 413 in statuses else ())})
+        for status in sorted({400, 401, 403, 422, 503, *statuses, *({408} if 413 in statuses else ())})
     }
 
 

@@ -82,6 +82,10 @@ class ExecListOut(Out):
 
 
 class ExecEventOut(Out):
+    """What does not go with an event's kind is left out of it."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=False)
+
     seq: int = Field(description="Starts at 1 and has no holes.")
     kind: Literal["state", "stdout", "stderr", "omitted", "exited", "closed"]
     at: float
