@@ -17,6 +17,7 @@ from rq.worker import SimpleWorker
 
 from controlplane.queue.deadline import time_limit
 from controlplane.queue.port import QueueName
+from controlplane.queue.rq_job import jobs_of
 from controlplane.queue.rq_names import SERIALIZER, pulse_key, queue_name
 
 log = logging.getLogger(__name__)
@@ -27,17 +28,19 @@ _PULSE_MS = 4000
 _LONGEST_PAUSE_S = 5.0
 
 
-def run_worker(queues: Sequence[QueueName], connection: Any, deployment: str) -> None:
+def run_worker(
+    queues: Sequence[QueueName], connection: Any, deployment: str, *, functions: str = "controlplane.jobs"
+) -> None:
     """Work on the queues, the first first, until SIGTERM or SIGINT; a job that runs then is finished first.
 
     Survives the loss of the server. ``connection``: a synchronous client whose blocking calls may take long.
-    Must be called in the main thread."""
+    Must be called in the main thread. ``functions``: the package that holds the jobs."""
     _Stopping.requested = False
     pause_s = 0.1
     while not _Stopping.requested:
         began = time.monotonic()
         try:
-            _work_once(queues, connection, deployment)
+            _work_once(queues, connection, deployment, functions)
         except Exception as error:
             log.warning("worker: %s: %s", type(error).__name__, error)
         if time.monotonic() - began > 10:
@@ -53,7 +56,7 @@ class _Stopping:
     requested = False
 
 
-def _work_once(queues: Sequence[QueueName], connection: Any, deployment: str) -> None:
+def _work_once(queues: Sequence[QueueName], connection: Any, deployment: str, functions: str) -> None:
     name = f"{deployment}-{os.getpid()}-{secrets.token_hex(4)}"
     names = [queue_name(deployment, queue) for queue in queues]
     with _Pulse(connection, pulse_key(deployment, name)):
@@ -62,6 +65,7 @@ def _work_once(queues: Sequence[QueueName], connection: Any, deployment: str) ->
             name=name,
             connection=connection,
             serializer=SERIALIZER,
+            job_class=jobs_of(functions),
             log_job_description=False,
             default_result_ttl=0,
         )

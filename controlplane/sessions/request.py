@@ -15,6 +15,8 @@ from controlplane.model.resources import MIB, Resources
 MAX_LABELS = 64
 MAX_LABEL_KEY_CHARS = 128
 MAX_LABEL_VALUE_CHARS = 1024
+# Records of ended sessions are kept by the hundred thousand, with their labels.
+MAX_LABELS_CHARS = 8 * 1024
 MAX_ENV = 256
 MAX_ENV_VALUE_BYTES = 32 * 1024
 MAX_ENV_BYTES = 128 * 1024
@@ -115,6 +117,9 @@ def _check_resources(wish: ResourceWish) -> None:
 def _check_labels(labels: Mapping[str, str]) -> None:
     if len(labels) > MAX_LABELS:
         raise Permanent("invalid_labels", f"{len(labels)} labels; a session may have {MAX_LABELS}.")
+    total = sum(len(key) + len(value) for key, value in labels.items())
+    if total > MAX_LABELS_CHARS:
+        raise Permanent("invalid_labels", f"The labels have {total} characters; at most {MAX_LABELS_CHARS} in all.")
     for key, value in labels.items():
         if not _LABEL_KEY.fullmatch(key):
             raise Permanent(

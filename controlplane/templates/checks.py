@@ -17,6 +17,7 @@ MAX_REF_CHARS = 200
 MAX_URL_CHARS = 2000
 MAX_SETUP_STEPS = 64
 MAX_SETUP_BYTES = 64 * 1024
+MAX_SETUP_TOTAL_BYTES = 256 * 1024
 MAX_STEP_TIMEOUT_S = 6 * 3600.0
 MAX_ENV = 256
 MAX_ENV_BYTES = 128 * 1024
@@ -145,8 +146,10 @@ def check_ref(ref: str) -> str:
 def check_setup(setup: tuple[SetupStep, ...]) -> None:
     if len(setup) > MAX_SETUP_STEPS:
         raise Permanent("invalid_setup", f"{len(setup)} setup commands; a template may have {MAX_SETUP_STEPS}.")
+    total = 0
     for number, step in enumerate(setup, start=1):
         size = len(step.run.encode("utf-8", "surrogatepass"))
+        total += size
         if not step.run.strip() or size > MAX_SETUP_BYTES or "\0" in step.run:
             raise Permanent(
                 "invalid_setup",
@@ -158,6 +161,12 @@ def check_setup(setup: tuple[SetupStep, ...]) -> None:
                 "invalid_timeout",
                 f"timeout_s of setup command {number} is {step.timeout_s:g}; at most {MAX_STEP_TIMEOUT_S:g}.",
             )
+    if total > MAX_SETUP_TOTAL_BYTES:
+        raise Permanent(
+            "invalid_setup",
+            f"The setup commands have {total} bytes; at most {MAX_SETUP_TOTAL_BYTES} in all.",
+            hint="Put long scripts into the repository.",
+        )
 
 
 def check_env(env: Mapping[str, str]) -> None:

@@ -11,4 +11,4 @@ from controlplane.store.connection import connect_sync
 if __name__ == "__main__":
     url, deployment, *queues = sys.argv[1:]
     connection = connect_sync(url, connect_timeout_s=5.0, operation_timeout_s=None)
-    run_worker(cast(Any, queues), connection, deployment)
+    run_worker(cast(Any, queues), connection, deployment, functions="tests.queue.jobs")

@@ -64,3 +64,10 @@ def test_timings_add_up_and_name_each_step() -> None:
     now[0] = 10.75
     timings.mark("claim")
     assert timings.finish() == {"claim": 1000.0, "bind": 250.0, "total": 1250.0}
+
+
+def test_labels_are_limited_as_a_whole() -> None:
+    check_request(replace(BASE, labels={f"k{n}": "x" * 1000 for n in range(8)}))
+    with pytest.raises(Permanent) as refused:
+        check_request(replace(BASE, labels={f"k{n}": "x" * 1000 for n in range(9)}))
+    assert refused.value.code == "invalid_labels"

@@ -55,6 +55,7 @@ def test_a_usual_template_passes() -> None:
         ("invalid_setup", {"setup": (SetupStep(run="  "),)}),
         ("invalid_setup", {"setup": (SetupStep(run="x" * 70_000),)}),
         ("invalid_setup", {"setup": (SetupStep(run="echo \0"),)}),
+        ("invalid_setup", {"setup": (SetupStep(run="x" * 60_000),) * 5}),
         ("invalid_setup", {"setup": (SetupStep(run="true"),) * 65}),
         ("invalid_timeout", {"setup": (SetupStep(run="true", timeout_s=0),)}),
         ("invalid_timeout", {"setup": (SetupStep(run="true", timeout_s=math.nan),)}),
