@@ -88,10 +88,12 @@ class Acting:
 class KeyAuth(SecurityBase):
     """Authentication by API key; the roles that may call."""
 
-    def __init__(self, *roles: Role) -> None:
+    def __init__(self, *roles: Role, recall: bool = False) -> None:
+        """``recall``: see ``TenancyService.recall``."""
         self.model = BearerModel(description="An API key: `wp_<id>_<secret>`.")
         self.scheme_name = "ApiKey"
         self._roles = frozenset(roles)
+        self._recall = recall
 
     async def __call__(
         self,
@@ -100,7 +102,9 @@ class KeyAuth(SecurityBase):
             str | None, Query(description="Operators only: the tenant that this is about. Default: the key's own.")
         ] = None,
     ) -> Acting:
-        caller = await deps_of(request).tenancy.authenticate(bearer_of(request.scope))
+        tenancy = deps_of(request).tenancy
+        prove = tenancy.recall if self._recall else tenancy.authenticate
+        caller = await prove(bearer_of(request.scope))
         if caller.role not in self._roles:
             raise Denied(
                 "role_not_allowed",
@@ -113,6 +117,7 @@ class KeyAuth(SecurityBase):
 
 Anyone = Annotated[Acting, Depends(KeyAuth("platform", "ops", "browser-intent"))]
 Platform = Annotated[Acting, Depends(KeyAuth("platform", "ops"))]
+Attaching = Annotated[Acting, Depends(KeyAuth("platform", "ops", recall=True))]
 Ops = Annotated[Acting, Depends(KeyAuth("ops"))]
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.binding import Binder
 from controlplane.clock import Clock
 from controlplane.errors import NotFound, Permanent
-from controlplane.ids import SessionId, TemplateKey, TenantId, new_session_id
+from controlplane.ids import ApiKeyId, SessionId, TemplateKey, TenantId, new_session_id
 from controlplane.metrics import Metrics
 from controlplane.model.sandbox import Session
 from controlplane.sessions.outcome import refuse_ended, refuse_full, refuse_quota
@@ -70,18 +70,24 @@ class SessionService:
         self._limits = limits
 
     async def attach(
-        self, tenant: TenantId, api_key: str, request: AttachRequest, timings: Timings | None = None
+        self,
+        tenant: TenantId,
+        api_key: str,
+        request: AttachRequest,
+        timings: Timings | None = None,
+        proven_key: ApiKeyId | None = None,
     ) -> AttachResult:
         """A session for the request, attached if a sandbox was ready or became so within ``wait_s``.
 
         The same idempotency key gives the same session, whatever became of it; one that was left while
         binding is bound again. Errors: Permanent ``invalid_…``; NotFound ``pool_not_found``,
         ``template_not_found``; Conflict ``idempotency_key_reused``; Retryable ``over_quota``,
-        ``no_capacity``, ``bind_failed``; and, if the session ended first, see ``refuse_ended``."""
+        ``no_capacity``, ``bind_failed``; Denied ``invalid_key`` if
+        ``proven_key`` was revoked; and, if the session ended first, see ``refuse_ended``."""
         timings = timings or Timings(self._clock.monotonic)
         check_request(request)
         wait_s = self._wait_s(request.wait_s)
-        result = await self._claim(tenant, api_key, request, wait_s)
+        result = await self._claim(tenant, api_key, proven_key, request, wait_s)
         timings.mark("claim")
         session = self._settle(result)
         if session.state == "binding":
@@ -147,10 +153,13 @@ class SessionService:
 
     # -- steps of an attach
 
-    async def _claim(self, tenant: TenantId, api_key: str, request: AttachRequest, wait_s: float) -> ClaimResult:
+    async def _claim(
+        self, tenant: TenantId, api_key: str, proven_key: ApiKeyId | None, request: AttachRequest, wait_s: float
+    ) -> ClaimResult:
         for last in (False, True):
             target = await self._targets.resolve(tenant, request)
             claim = await self._claim_request(tenant, api_key, request, target, wait_s)
+            claim = replace(claim, proven_key=proven_key)
             try:
                 result = await self._store.claim(claim)
             except NotFound:

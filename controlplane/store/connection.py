@@ -18,12 +18,17 @@ from redis import exceptions as vendor
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from controlplane.errors import Conflict, NotFound, Permanent, Retryable, WarmpoolError
+from controlplane.errors import Conflict, Denied, NotFound, Permanent, Retryable, WarmpoolError
 from controlplane.store.codec import encode
 from controlplane.store.scripts import Script, Scripts
 
 _MARK = "WARMPOOL "
-_KINDS: dict[str, type[WarmpoolError]] = {"conflict": Conflict, "not_found": NotFound, "permanent": Permanent}
+_KINDS: dict[str, type[WarmpoolError]] = {
+    "conflict": Conflict,
+    "denied": Denied,
+    "not_found": NotFound,
+    "permanent": Permanent,
+}
 _PASSING = (
     vendor.ReadOnlyError,
     vendor.OutOfMemoryError,

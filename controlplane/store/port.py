@@ -43,7 +43,8 @@ class Leadership:
 class ClaimRequest:
     """``session`` is the id to use if this is not a repeat. ``request_digest`` guards the idempotency key:
     the same key with another digest is Conflict ``idempotency_key_reused``. ``min_remaining_s``: a sandbox
-    closer than this to its expiry is passed over. ``cold_reason``: reason to record on a miss, when the
+    closer than this to its expiry is passed over. ``proven_key``: an API key that was proven a while ago; the claim is
+    Denied ``invalid_key`` if it has been revoked since. ``cold_reason``: reason to record on a miss, when the
     caller knows a better one than ``pool_empty`` (``no_pool``, ``resources_differ``). ``max_waiting``: longest
     queue of a pool; beyond it the answer is ``no_capacity``. Permanent ``invalid_ttl`` for ttl_s ≤ 0."""
 
@@ -59,6 +60,7 @@ class ClaimRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     min_remaining_s: float = 60.0
+    proven_key: ApiKeyId | None = None
     cold_reason: str | None = None
     allow_superseded: bool = True
     max_waiting: int = 1000

@@ -30,6 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 Json = dict[str, Any]
+# Between the last start and the first measured attach: a pool that has been full for a while is what is measured.
+SETTLE_S = 1.0
 LIB = Path(__file__).resolve().parent
 
 
@@ -104,9 +106,11 @@ async def bench_attach(runtime: str, state_dir: Path, samples: int) -> list[Row]
                 "PUT", "/v1/templates/bench", {"base": "debian12", "resources": {"memory_bytes": 256 << 20}}
             )
             await client.call("PUT", "/v1/pools/bench", {"template": "bench", "min_ready": size, "max_total": size})
+            await client.ready("bench", size, 600)
             floors = await measure_floor(running)
             while len(attaches) < samples:
                 await client.ready("bench", size, 600)
+                await asyncio.sleep(SETTLE_S)
                 sessions = []
                 for _ in range(size):
                     began = time.perf_counter()

@@ -14,7 +14,7 @@ from controlplane.model.sandbox import Sandbox
 from controlplane.model.template import Build, Pool, Template, Version
 from controlplane.planning import plan
 from controlplane.store.port import NewSandbox
-from controlplane.store.redis_store import RedisStore
+from controlplane.store.redis_store import RedisStore, StoreOptions
 from controlplane.supervisor.valkey import valkey_role
 
 TENANT = TenantId("bench")
@@ -37,7 +37,11 @@ async def _ticks(state_dir: Path, pools: int) -> list[float]:
     socket = place / "valkey.sock"
     role = valkey_role(place, socket)
     process = subprocess.Popen(role.argv, stdout=subprocess.DEVNULL)  # noqa: ASYNC220
-    store = RedisStore(f"unix://{socket}", f"tick-{time.time_ns()}")
+    store = RedisStore(
+        f"unix://{socket}",
+        f"tick-{time.time_ns()}",
+        StoreOptions(max_templates_per_tenant=pools, max_pools_per_tenant=pools),
+    )
     try:
         await _opened(store)
         await _fill(store, pools)

@@ -68,6 +68,11 @@ async def test_a_revoked_key_stops_at_once_and_its_sessions_live_on(
     revoked = await ops.delete(f"/v1/keys/{made.json()['id']}")
     assert revoked.json()["revoked_at"] is not None
     assert (await key.get("/v1/whoami")).status_code == 401
+    # The key was proven a moment ago and is not read again for an attach: the claim itself refuses it.
+    ready = await api.ready()
+    refused = await key.post("/v1/sessions", json={"pool": "demo"})
+    assert (refused.status_code, refused.json()["code"]) == (401, "invalid_key")
+    assert (await api.store.get_sandbox(ready)).state == "ready"
     assert (await ops.delete(f"/v1/keys/{made.json()['id']}")).json() == revoked.json()
     assert (await acme.get(f"/v1/sessions/{session['id']}")).json()["state"] == "attached"
     listed = (await ops.get("/v1/keys", params={"tenant": "acme"})).json()["keys"]

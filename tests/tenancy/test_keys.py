@@ -11,7 +11,7 @@ from controlplane.errors import Denied, Permanent
 from controlplane.ids import ApiKeyId, TenantId
 from controlplane.store.redis_store import RedisStore
 from controlplane.tenancy.keys import mint_key, parse_key, pepper, proves
-from controlplane.tenancy.service import Caller, TenancyService
+from controlplane.tenancy.service import RECALL_S, Caller, TenancyService
 
 ACME = TenantId("acme")
 PEPPER = pepper(b"secret")
@@ -87,3 +87,15 @@ async def test_a_lost_key_is_recorded_again_but_a_revoked_one_stays_revoked(stor
     assert await service.restore_key(ACME, "ops", lost)
     assert (await service.authenticate(lost)).role == "ops"
     assert not await service.restore_key(ACME, "ops", "no key")
+
+
+async def test_a_recalled_key_is_read_again_after_a_while(store: RedisStore) -> None:
+    clock = ManualClock()
+    service = TenancyService(store, b"secret", clock)
+    record, text = await service.create_key(ACME, "platform")
+    assert await service.recall(text) == await service.authenticate(text)
+    await service.revoke_key(record.id)
+    assert (await service.recall(text)).key == record.id
+    clock.advance(RECALL_S)
+    with pytest.raises(Denied):
+        await service.recall(text)

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from controlplane.api.deps import Acting, Platform, deps_of, timings_of
+from controlplane.api.deps import Acting, Attaching, Platform, deps_of, timings_of
 from controlplane.api.routes.answers import answers, errors
 from controlplane.api.schemas.common import reply
 from controlplane.api.schemas.sessions import AttachIn, KeepaliveIn, SessionOut, SessionsOut, session_out
@@ -33,7 +33,7 @@ STATES = frozenset(SESSION.values())
 )
 async def attach(
     request: Request,
-    acting: Platform,
+    acting: Attaching,
     idempotency_key: Annotated[str | None, Header(description="The same key gives the same session.")] = None,
 ) -> Response:
     """Attach a session to a ready sandbox, or wait for one.
@@ -47,7 +47,7 @@ async def attach(
     if None not in (idempotency_key, body.idempotency_key) and idempotency_key != body.idempotency_key:
         raise Permanent("invalid_idempotency_key", "The header and the body name different idempotency keys.")
     wanted = body.request(idempotency_key or body.idempotency_key)
-    result = await deps.sessions.attach(acting.tenant, acting.caller.key, wanted, timings)
+    result = await deps.sessions.attach(acting.tenant, acting.caller.key, wanted, timings, acting.caller.key)
     session = result.session
     shown = session_out(
         session,

@@ -1,4 +1,9 @@
 -- A: the fields of ClaimRequest. Returns {outcome, session, place in the queue, sessions now}.
+if A.proven_key then
+  -- The caller was known from before; whether its key still holds is decided here, in the same step.
+  local held = load('apikeys', A.proven_key)
+  if not held or held.revoked_at then fail('denied', 'invalid_key', 'The API key was revoked.') end
+end
 local tenant = need('tenants', A.tenant, 'tenant')
 local live = key('live', A.tenant)
 
