@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from controlplane.errors import Conflict, NotFound, Permanent, Retryable
 from controlplane.ids import SandboxId
@@ -30,6 +30,7 @@ from controlplane.runtime.port import BaseSource, Capabilities, Image, Progress,
 
 _THREADS = 8
 _STOP_GRACE_S = 10
+_LATE_REQUEST_S = 5.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -165,10 +166,23 @@ class DockerRuntime:
         place.make(record, container.daemon_config(shape), ground.mapped_root, docker=spec.docker)
         if ground.hierarchies is not None:
             cgroups.create(ground.hierarchies, path, spec.resources, ground.mapped_root)
-        made = self._engine.create(self._container_name(spec.id), container.config(shape))
-        if made is None:
-            raise Conflict("sandbox_exists", f"A container named {self._container_name(spec.id)} is not this sandbox.")
-        self._engine.start(made)
+        self._engine.start(self._make_container(spec.id, container.config(shape)))
+
+    def _make_container(self, sandbox: str, config: dict[str, Any]) -> str:
+        """Its id. Conflict ``sandbox_exists`` when its name belongs to something else."""
+        name = self._container_name(sandbox)
+        deadline = time.monotonic() + _LATE_REQUEST_S
+        while (made := self._engine.create(name, config)) is None:
+            # The engine may only now have done what a creator asked for that was killed, or be at it still: then
+            # the name is taken, and the container not listed yet.
+            late = self._containers(sandbox)
+            for each in late:
+                self._engine.remove(each.id)
+            if not late:
+                if time.monotonic() > deadline:
+                    raise Conflict("sandbox_exists", f"A container named {name} is not this sandbox.")
+                time.sleep(0.05)
+        return made
 
     def _inspect(self, sandbox: str) -> RunningSandbox | None:
         self._places.sandbox(sandbox)
