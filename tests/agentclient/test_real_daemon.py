@@ -20,7 +20,8 @@ SESSION = SessionId("se-1")
 
 @pytest.fixture
 async def daemon() -> AsyncIterator[Daemon]:
-    async with running(cgroups=None, sandbox_id=SANDBOX, key_hex=sandbox_key(SECRET, SANDBOX).hex()) as started:
+    # With control groups, so that what a killed daemon leaves is ended.
+    async with running(sandbox_id=SANDBOX, key_hex=sandbox_key(SECRET, SANDBOX).hex()) as started:
         yield started
 
 

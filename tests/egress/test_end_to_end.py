@@ -30,6 +30,7 @@ from .process import GatewayProcess
 from .uploads import UploadServer
 
 PACKAGE = "six"
+HOST_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _HOST = detect("auto")
 # The one that pip uses here.
 INDEX = _HOST.pip.get("index-url", _HOST.pip_own[0]).rstrip("/") + "/"
@@ -139,6 +140,9 @@ def _reachable_options(host: str) -> list[str]:
 
 def _pip_download(into: Path, proxy: str) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PIP_FIND_LINKS"}
+    if HOST_AUTHORITIES.exists():
+        # Not every pip asks for the host's own.
+        environment.setdefault("PIP_CERT", str(HOST_AUTHORITIES))
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary", ":all:"]
     command += ["--index-url", INDEX, "--proxy", proxy, "--dest", str(into), PACKAGE]
     done = subprocess.run(

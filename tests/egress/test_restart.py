@@ -15,7 +15,7 @@ from agents.wire.egress import DoorSpec
 from controlplane.errors import Retryable
 from controlplane.ids import SandboxId
 
-from .parts import Client, ask, connect_request, echo, tcp_server
+from .parts import Client, ask, connect_request, echo, tcp_server, until
 from .process import START_S, GatewayProcess
 
 
@@ -104,6 +104,7 @@ async def test_every_decision_is_one_json_line_of_the_log(folder: Path) -> None:
             await client.send(b"x")
             client.writer.write_eof()
             assert await client.rest() == b"x"
+        await until(lambda: len(gateway.rows()) == 3, "the tunnel's end is logged")
         await gateway.client.delete_door(SandboxId("sb-1"))
         rows = [(row["outcome"], row.get("code"), row.get("target")) for row in gateway.rows()]
         assert rows == [
