@@ -18,6 +18,7 @@ from quickstart_display import console, heading, report, show_build
 from controlplane.settings import default_state_dir
 from warmpool import Warmpool
 from warmpool.errors import SandboxException
+from warmpool.types import Build
 
 STATE = default_state_dir().with_name("warmpool-quickstart")
 CACHE = default_state_dir() / "cache"
@@ -142,8 +143,17 @@ def declare_and_build(client: Warmpool, url: str) -> float:
     if not already:
         client.templates.build(POOL)
     build = show_build(client, POOL, built, others)
-    timed = [step for step in build.steps if step.name != "resolve" and step.started_at and step.ended_at]
-    return sum((step.ended_at - step.started_at) * 1000 for step in timed)
+    # A build that finds its version made already has nothing but that to do; the one that made it tells the time.
+    made = [each for each in client.builds.list(template=POOL, limit=50) if each.version == build.version]
+    return max(steps_ms(each) for each in made)
+
+
+def steps_ms(build: Build) -> float:
+    return sum(
+        (step.ended_at - step.started_at) * 1000
+        for step in build.steps
+        if step.name != "resolve" and step.started_at and step.ended_at
+    )
 
 
 def attach_and_run(client: Warmpool, start: str) -> tuple[float, float]:
