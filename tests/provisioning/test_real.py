@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,19 +37,28 @@ class Ground:
     commit: str
 
 
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """One for all tests: the base is unpacked once."""
+    with short_folder() as made:
+        yield made
+
+
 @pytest.fixture
-async def ground(store: RedisStore, deployment: str, tmp_path: Path) -> AsyncIterator[Ground]:
+async def ground(store: RedisStore, deployment: str, folder: Path, tmp_path: Path) -> AsyncIterator[Ground]:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     commit = make_repository(tmp_path / "served" / "demo")
-    with short_folder() as folder, GitServer(tmp_path / "served") as server:
+    with GitServer(tmp_path / "served") as server:
         runtime = open_runtime(Setting(kind="local", state_dir=folder, deployment=deployment))
         capabilities = await runtime.capabilities()
         if not capabilities.usable:
             pytest.skip(capabilities.reason)
         agents = UnixAgentClient(SECRET)
-        (folder / "egress").mkdir()
-        async with GatewayProcess(folder / "egress") as gateway:
+        # A socket's path is short; pytest's folders are not.
+        sockets = folder / f"egress-{deployment}"
+        sockets.mkdir()
+        async with GatewayProcess(sockets) as gateway:
             plant = Plant(
                 store,
                 deployment,
