@@ -4,7 +4,7 @@
 say() { printf '==> %s\n' "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-trap 'stop_following; exit 130' INT
+trap 'stop_following; say interrupted; exit 130' INT
 trap 'stop_following; exit 143' TERM HUP
 
 # set_up EXTRA PACKAGE…: the packages, and the venv with that extra ('' for none); one script at a time in a clone.
@@ -35,10 +35,17 @@ need_packages() {
     [ "$(id -u)" = 0 ] || fail "packages are missing; run this as root, then the script again:
     apt-get install --no-install-recommends ${missing[*]}"
     say "installing Debian packages: ${missing[*]}"
+    quietly apt_install "${missing[@]}" \
+        || fail "apt-get could not install the packages; if they were not found: does it reach its package mirror?"
+}
+
+apt_install() {
     # Another apt may be at work, on a new machine above all.
     local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300)
-    quietly "${apt[@]}" update || fail "apt-get update failed: does this machine reach its package mirror?"
-    quietly "${apt[@]}" install --no-install-recommends "${missing[@]}" || fail "apt-get could not install the packages"
+    # What matters is whether the packages are there then: a source of the machine that has nothing to do with them
+    # may fail, and apt calls it a success when none can be reached.
+    "${apt[@]}" update || true
+    "${apt[@]}" install --no-install-recommends "$@"
 }
 
 good_python() { "$1" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
@@ -80,20 +87,22 @@ usable_venv() {
 
 # quietly COMMAND…: show only how far it is while it runs; all of its output if it fails. Its exit code.
 quietly() {
-    local log code=0
-    log=$(mktemp)
-    follow "$log" & follower=$!
+    local code=0 problem=
+    followed=$(mktemp)
+    follow "$followed" & follower=$!
     # Without the lock, which a daemon that a package starts would keep.
-    "$@" >"$log" 2>&1 </dev/null 9<&- || code=$?
+    "$@" >"$followed" 2>&1 </dev/null 9<&- || code=$?
+    [ "$code" = 0 ] || problem=$(<"$followed")
     stop_following
-    [ "$code" = 0 ] || cat "$log" >&2
-    rm -f "$log"
+    [ "$code" = 0 ] || printf '%s\n' "$problem" >&2
     return "$code"
 }
 
 follower=
 stop_following() {
-    [ -z "$follower" ] || { kill "$follower" && wait "$follower"; } 2>/dev/null || true
+    [ -n "$follower" ] || return 0
+    { kill "$follower" && wait "$follower"; } 2>/dev/null || true
+    rm -f "$followed"
     follower=
 }
 
