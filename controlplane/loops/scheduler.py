@@ -22,9 +22,9 @@ from controlplane.store.port import Leadership, Store
 log = logging.getLogger(__name__)
 
 # Wake-ups come as fast as claims do. Planning for every one of them would take a whole core and make no
-# sandbox ready sooner; so planning takes at most about a third of the time.
+# sandbox ready sooner; so planning takes at most about a fifth of the time.
 _LEAST_PAUSE_S = 0.01
-_PAUSE_PER_TICK = 2.0
+_PAUSE_PER_TICK = 4.0
 _MOST_SERVED = 32
 
 
