@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from controlplane.binding import Binder
 from controlplane.clock import Clock
@@ -158,8 +158,7 @@ class SessionService:
     ) -> ClaimResult:
         for last in (False, True):
             target = await self._targets.resolve(tenant, request)
-            claim = await self._claim_request(tenant, api_key, request, target, wait_s)
-            claim = replace(claim, proven_key=proven_key)
+            claim = await self._claim_request(tenant, api_key, proven_key, request, target, wait_s)
             try:
                 result = await self._store.claim(claim)
             except NotFound:
@@ -173,7 +172,13 @@ class SessionService:
         raise AssertionError("the second round returns or raises")
 
     async def _claim_request(
-        self, tenant: TenantId, api_key: str, request: AttachRequest, target: Target, wait_s: float
+        self,
+        tenant: TenantId,
+        api_key: str,
+        proven_key: ApiKeyId | None,
+        request: AttachRequest,
+        target: Target,
+        wait_s: float,
     ) -> ClaimRequest:
         limits = await self._targets.tenant(tenant)
         ttl_s = request.ttl_s
@@ -186,6 +191,7 @@ class SessionService:
             session=new_session_id(),
             tenant=tenant,
             api_key=api_key,
+            proven_key=proven_key,
             pool=target.pool.key,
             ttl_s=ttl_s,
             wait_s=max(wait_s, LEAST_QUEUE_S),
